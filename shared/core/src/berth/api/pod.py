@@ -257,6 +257,13 @@ class PodCondition(Trimmed, frozen=True, kw_only=True):
     observed_generation: int = 0  # the pod's generation that the condition is about
 
 
+class PodResourceClaimStatus(Trimmed, frozen=True, kw_only=True):
+    """The claim made for an entry of the pod; without a name none is needed."""
+
+    name: str = ""
+    resource_claim_name: str | None = None
+
+
 class PodStatus(Trimmed, frozen=True, kw_only=True):
     """The state of the pod, as reported by kubelet and scheduler."""
 
@@ -264,6 +271,7 @@ class PodStatus(Trimmed, frozen=True, kw_only=True):
     nominated_node_name: str = ""
     start_time: str | None = None
     conditions: list[PodCondition] | None = None
+    resource_claim_statuses: list[PodResourceClaimStatus] | None = None
 
 
 class Pod(Trimmed, frozen=True, kw_only=True):

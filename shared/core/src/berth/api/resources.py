@@ -79,6 +79,38 @@ def of_resource(resource: str, quantity: str | float) -> int:
 
 
 @lru_cache(maxsize=8192)
+def exact(quantity: str | float) -> int | Fraction:
+    """The quantity in base units, not rounded; an int if it is whole.
+
+    Raises:
+        QuantityError: not a quantity.
+    """
+    number = _exact(str(quantity))
+    return number.numerator if number.denominator == 1 else number
+
+
+def exact_or_zero(quantity: str | float) -> int | Fraction:
+    """The same; 0 for any other text, as in other places where quantities are counted."""
+    try:
+        return exact(quantity)
+    except QuantityError:
+        return 0
+
+
+def quantity_text(amount: int | Fraction) -> str:
+    """The amount as a quantity: ``3Gi``, ``1500m``, ``400``. Below a billionth it is rounded up."""
+    if isinstance(amount, Fraction):
+        for suffix, scale in (("m", 10**3), ("u", 10**6), ("n", 10**9)):
+            if (scaled := amount * scale).denominator == 1 or suffix == "n":
+                return f"{math.ceil(scaled)}{suffix}"
+    whole = int(amount)
+    for suffix, power in reversed(_BINARY.items()):
+        if whole and whole % (1 << power) == 0:
+            return f"{whole >> power}{suffix}"
+    return str(whole)
+
+
+@lru_cache(maxsize=8192)
 def _rounded_up(quantity: str | float, scale: int) -> int:
     text = str(quantity)
     digits = text.removesuffix("m")
@@ -156,6 +188,15 @@ def is_scalar(resource: str) -> bool:
 def is_extended(resource: str) -> bool:
     """Whether the resource is extended, such as ``example.com/gpu``."""
     return "/" in resource and "kubernetes.io/" not in resource and not resource.startswith("requests.")
+
+
+# Every DeviceClass serves the extended resource of this prefix and its own name.
+DEVICE_CLASS_PREFIX: Final = "deviceclass.resource.kubernetes.io/"
+
+
+def may_be_served(resource: str) -> bool:
+    """Whether a DeviceClass may serve the resource."""
+    return is_extended(resource) or resource.startswith(DEVICE_CLASS_PREFIX)
 
 
 def is_counted(resource: str) -> bool:

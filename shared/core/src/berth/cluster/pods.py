@@ -19,7 +19,7 @@ import msgspec
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Affinity, NodeAffinity, Pod, PodSpec, Toleration, Volume
 from berth.api.podlimits import MOST_BYTES, MOST_VOLUMES, is_within_limits, refusal
-from berth.api.resources import Requests, pod_requests
+from berth.api.resources import Requests, may_be_served, pod_requests
 from berth.api.selectors import (
     AffinityTerms,
     NodeTerm,
@@ -47,6 +47,7 @@ class Trait(IntFlag):
     POD_AFFINITY = auto()  # or anti-affinity
     TOPOLOGY_SPREAD = auto()  # constraints of its own
     RESOURCE_CLAIMS = auto()
+    EXTENDED_RESOURCES = auto()  # which DeviceClasses may serve
     SCHEDULING_GATES = auto()
     # Beside the class.
     VOLUMES = auto()  # of a type that plugins read
@@ -67,6 +68,7 @@ TRAITS_OF_CLASS: Final = (
     | Trait.POD_AFFINITY
     | Trait.TOPOLOGY_SPREAD
     | Trait.RESOURCE_CLAIMS
+    | Trait.EXTENDED_RESOURCES
     | Trait.SCHEDULING_GATES
 )
 
@@ -145,6 +147,7 @@ class EquivalenceClass:
             Trait.POD_AFFINITY: affinity.pod_affinity or affinity.pod_anti_affinity,
             Trait.TOPOLOGY_SPREAD: spec.topology_spread_constraints,
             Trait.RESOURCE_CLAIMS: spec.resource_claims,
+            Trait.EXTENDED_RESOURCES: any(map(may_be_served, self.requests.amounts)),
             Trait.SCHEDULING_GATES: spec.scheduling_gates,
         }
         return sum(int(trait) for trait, has in found.items() if has)

@@ -16,6 +16,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 
+from berth.api.devices import DeviceClass
 from berth.api.meta import ObjectMeta
 from berth.api.node import Node
 from berth.api.pod import Pod
@@ -55,6 +56,8 @@ class Objects(Generic[T]):
     def __init__(self, kind: type[T]) -> None:
         self.kind = kind
         self.version = 0
+        self.prepare: Callable[[T], T] | None = None  # makes of each new object the one that is kept
+        self._followers: list[Callable[[T | None, T | None], None]] = []
         self._by_key: dict[str, T] = {}
         self._by_namespace: dict[str, dict[str, T]] = {}
         self._actual: dict[str, T] = {}
@@ -73,12 +76,27 @@ class Objects(Generic[T]):
         """Add or update an object. A new resourceVersion alone is no change."""
         metadata = msgspec.structs.replace(obj.metadata, resource_version="")
         obj = msgspec.structs.replace(obj, metadata=metadata)  # type: ignore[type-var]  # all kinds are Structs
-        if self._actual.get(key, self._by_key.get(key)) != obj:
-            self.remove(key)
+        before = self._actual.get(key, self._by_key.get(key))
+        if before != obj:
+            obj = obj if self.prepare is None else self.prepare(obj)
+            self._take_out(key)
             self._put(key, obj)
+            for follower in self._followers:
+                follower(before, obj)
 
     def remove(self, key: str) -> None:
         """Remove an object; an unknown key is ignored."""
+        before = self._actual.get(key, self._by_key.get(key))
+        self._take_out(key)
+        if before is not None:
+            for follower in self._followers:
+                follower(before, None)
+
+    def follow(self, follower: Callable[[T | None, T | None], None]) -> None:
+        """Call it with the object before and after each change, without assumptions."""
+        self._followers.append(follower)
+
+    def _take_out(self, key: str) -> None:
         self._actual.pop(key, None)
         obj = self._by_key.pop(key, None)
         if obj is None:
@@ -94,7 +112,7 @@ class Objects(Generic[T]):
         """Show an object as it is about to be written, until it changes or is restored."""
         actual = self.api_object(key)
         if actual is not None:
-            self.remove(key)
+            self._take_out(key)
             self._put(key, obj)
             self._actual[key] = actual
 
@@ -102,7 +120,7 @@ class Objects(Generic[T]):
         """Show the object of the API server again."""
         actual = self._actual.get(key)
         if actual is not None:
-            self.remove(key)
+            self._take_out(key)
             self._put(key, actual)
 
     def restore_all(self) -> None:
@@ -316,6 +334,11 @@ class Snapshot:
     @property
     def traits_of_nodes(self) -> int:
         return _CORDONED_NODE if self.columns.unschedulable.any() else 0
+
+    @property
+    def version_of_classes(self) -> int:
+        """Increases with every change of a DeviceClass."""
+        return self.objects(DeviceClass).version
 
     def traits_of(self, pod: Pod) -> int:
         """The traits of a pending pod in the present state."""

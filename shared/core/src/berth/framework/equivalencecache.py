@@ -23,7 +23,7 @@ from berth.cluster.nodes import (
     RowIndex,
     info_of_row,
 )
-from berth.cluster.pods import EquivalenceClass
+from berth.cluster.pods import EquivalenceClass, Trait
 from berth.cluster.snapshot import ChangedRows, Snapshot
 from berth.framework.interface import (
     MAX_SCORE,
@@ -103,12 +103,15 @@ class EquivalenceCache:
         pod_class = self.snapshot.class_of(pod)
         traits = pod_class.traits | self.snapshot.traits_of_nodes
         results = self._classes.get(pod_class)
-        if results is not None and results.traits != traits:  # other plugins are left out now
+        classes = self.snapshot.version_of_classes if traits & Trait.EXTENDED_RESOURCES else 0
+        if results is not None and (results.traits, results.device_classes) != (traits, classes):
+            # Other plugins are left out now, or other classes serve the pod's extended resources.
             del self._classes[pod_class]
             self._spec_bytes -= len(pod_class.key)
             results = None
         if results is None:
             results = self._classes[pod_class] = ClassResults(self, pod, pod_class, traits)
+            results.device_classes = classes
             self._spec_bytes += len(pod_class.key)
             while len(self._classes) > self.bound or (self._spec_bytes > _MAX_SPEC_BYTES and len(self._classes) > 1):
                 dropped, _ = self._classes.popitem(last=False)
@@ -126,6 +129,7 @@ class ClassResults:
         self._pod = pod
         self.state = CycleState(pod_class)
         self.traits = traits  # of the class and of the nodes
+        self.device_classes = 0  # their version, for a pod with extended resources
         self._left_out = cache.profile.left_out(traits)
         self.pre_filtered = {
             p.name: run_pre_filter(p, self.state, pod, cache.snapshot)

@@ -44,6 +44,9 @@ class Resource(StrEnum):
     CSI_STORAGE_CAPACITY = "CSIStorageCapacity"
     VOLUME_ATTACHMENT = "VolumeAttachment"
     POD_DISRUPTION_BUDGET = "PodDisruptionBudget"
+    RESOURCE_CLAIM = "ResourceClaim"
+    RESOURCE_SLICE = "ResourceSlice"
+    DEVICE_CLASS = "DeviceClass"
     NOMINATION = "nomination"  # a pod's nominated node: DELETE when the nomination ends
     BANDWIDTH = "bandwidth"  # live traffic of a node
     FACTS = "facts"  # external data that a plugin reads

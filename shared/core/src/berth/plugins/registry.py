@@ -7,7 +7,6 @@ from typing import Final
 
 from berth.plugins import (
     defaultbinder,
-    dynamicresources,
     imagelocality,
     nodeaffinity,
     nodedeclaredfeatures,
@@ -20,6 +19,7 @@ from berth.plugins import (
 )
 from berth.plugins.additional import freecapacity, nodelabel, nodeready, tenantspread
 from berth.plugins.defaultpreemption import plugin as defaultpreemption
+from berth.plugins.dynamicresources import plugin as dynamicresources
 from berth.plugins.factory import PluginFactory
 from berth.plugins.interpodaffinity import plugin as interpodaffinity
 from berth.plugins.networktraffic import plugin as networktraffic

@@ -1,7 +1,8 @@
 """NodeResourcesFit: the pod's requests must be free on the node; scores by free or used resources.
 
 Filter: rejects a node if ``requested + pod > allocatable`` for any resource, or if it has too many pods; each
-insufficient resource is a separate reason. Score: see ``scoringstrategy``. As kube-scheduler 1.36's plugin of that
+insufficient resource is a separate reason. A node without an extended resource that a DeviceClass serves is left to
+DynamicResources. Score: see ``scoringstrategy``. As kube-scheduler 1.36's plugin of that
 name, which scores a waiting pod by the requests of its containers even if it has pod-level ones: these count in Filter,
 in NodeResourcesBalancedAllocation, and everywhere once the pod is placed.
 """
@@ -28,9 +29,11 @@ from berth.api.resources import (
     Requests,
     is_extended,
     is_scalar,
+    may_be_served,
     pod_requests,
     read_amounts,
 )
+from berth.cluster.devices.extended import ExtendedResources
 from berth.cluster.nodes import Mask, NodeInfo, Nodes, RejectedNodes
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, EventHint, IdentityCache, Resource
@@ -102,6 +105,8 @@ class NodeResourcesFit(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, Vector
         unresolvable = False
         for resource, amount in state.read(WANTED):
             allocatable = node.allocatable(resource)
+            if not allocatable and _is_of_a_class(resource, node.snapshot):
+                continue
             if amount > allocatable - node.requested(resource):
                 missing.append(INSUFFICIENT.format(resource))
                 unresolvable = unresolvable or amount > allocatable
@@ -113,12 +118,12 @@ class NodeResourcesFit(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, Vector
         if len(wanted) > _MAX_BITS:
             return Verdicts.of(SUCCESS if info is None else self.filter(state, pod, info) for info in nodes.infos())
         missing = [nodes.pods + 1 > nodes.allowed_pods]
-        missing += [amount > nodes.allocatable(name) - nodes.requested(name) for name, amount in wanted]
+        missing += [_is_short(name, amount, nodes) for name, amount in wanted]
         if not any(np.count_nonzero(mask) for mask in missing):
             return Verdicts.all_fit(len(nodes))
         beyond = np.zeros(len(nodes), dtype=np.bool_)
-        for resource, amount in wanted:
-            beyond |= amount > nodes.allocatable(resource)
+        for (resource, amount), short in zip(wanted, missing[1:], strict=True):
+            beyond |= short & (amount > nodes.allocatable(resource))
         bits = np.zeros(len(nodes), dtype=np.int64)
         for bit, mask in enumerate([*missing, beyond]):
             bits |= mask.astype(np.int64) << bit
@@ -126,7 +131,7 @@ class NodeResourcesFit(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, Vector
 
     def remedy(self, state: CycleState, pod: Pod, nodes: RejectedNodes) -> Iterable[RemedySentence]:
         wanted = state.find(WANTED) or ()
-        short = [amount > nodes.allocatable(name) - nodes.requested(name) for name, amount in wanted]
+        short = [_is_short(name, amount, nodes) for name, amount in wanted]
         large = nodes.with_large_amounts()
         for position, info in zip(large.tolist(), nodes.infos_at(large), strict=True):
             for (name, amount), mask in zip(wanted, short, strict=True):
@@ -231,6 +236,17 @@ class NodeResourcesFit(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, Vector
             for name, weight in self._weights
             if (amount := requests.amounts.get(name, 0)) or not is_scalar(name)
         ]
+
+
+def _is_short(resource: str, amount: int, nodes: Nodes) -> Mask:
+    allocatable = nodes.allocatable(resource)
+    short: Mask = amount > allocatable - nodes.requested(resource)
+    return short & (allocatable > 0) if _is_of_a_class(resource, nodes.snapshot) else short
+
+
+def _is_of_a_class(resource: str, snapshot: Snapshot) -> bool:
+    """Whether a DeviceClass serves the resource on nodes without it: DynamicResources decides about these."""
+    return may_be_served(resource) and ExtendedResources.of(snapshot).class_of(resource) is not None
 
 
 def _status(missing: Sequence[str], *, unresolvable: bool) -> Status:

@@ -1,0 +1,374 @@
+"""ResourceClaims, ResourceSlices and DeviceClasses (resource.k8s.io/v1), trimmed to the fields that scheduling reads.
+
+The parameters of a configuration belong to its driver: they are copied into allocations and never read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from berth.api.meta import Int64, ObjectMeta, Trimmed
+from berth.api.pod import NodeSelector, Toleration
+
+# The controller frees a claim only while it has this finalizer, which its first allocation adds.
+FINALIZER: Final = "resource.kubernetes.io/delete-protection"
+# On the claim that a scheduler makes for the extended resources of a pod, with the value "true".
+EXTENDED_RESOURCE_CLAIM: Final = "resource.kubernetes.io/extended-resource-claim"
+
+EXACT_COUNT: Final = "ExactCount"
+ALL: Final = "All"
+FROM_CLASS: Final = "FromClass"
+FROM_CLAIM: Final = "FromClaim"
+
+# Limits of the API server. Objects from files or of a later release may exceed them.
+MOST_RESULTS: Final = 32  # devices of a claim
+MOST_REQUESTS: Final = 32
+MOST_ALTERNATIVES: Final = 8
+MOST_CONSTRAINTS: Final = 32
+MOST_CONFIGS: Final = 32
+MOST_SELECTORS: Final = 32  # of a request or class
+MOST_TOLERATIONS: Final = 16
+MOST_RESERVATIONS: Final = 256
+MOST_DEVICES: Final = 128  # of a slice
+MOST_ATTRIBUTES: Final = 32  # attributes and capacities of a device together
+MOST_TAINTS: Final = 16
+MOST_COUNTER_SETS: Final = 8  # of a slice
+MOST_CONSUMED_SETS: Final = 2  # of a device
+MOST_COUNTERS: Final = 32  # of a set
+
+
+class CelSelector(Trimmed, frozen=True, kw_only=True):
+    expression: str = ""
+
+
+class DeviceSelector(Trimmed, frozen=True, kw_only=True):
+    """An expression that a device must satisfy; None is a kind of selector that this release does not know."""
+
+    cel: CelSelector | None = None
+
+
+class OpaqueConfiguration(Trimmed, frozen=True, kw_only=True):
+    driver: str = ""
+    parameters: object = None
+
+
+class DeviceToleration(Toleration, frozen=True, kw_only=True):
+    """Taints of devices that a request tolerates; the seconds concern the eviction of its pod."""
+
+    toleration_seconds: Int64 | None = None
+
+
+class CapacityRequirements(Trimmed, frozen=True, kw_only=True):
+    requests: dict[str, str | int | float] | None = None
+
+
+class DeviceSubRequest(Trimmed, frozen=True, kw_only=True):
+    """One alternative of a request."""
+
+    name: str = ""
+    device_class_name: str = ""
+    selectors: list[DeviceSelector] | None = None
+    allocation_mode: str = EXACT_COUNT
+    count: Int64 = 1
+    tolerations: list[DeviceToleration] | None = None
+    capacity: CapacityRequirements | None = None
+
+
+class ExactDeviceRequest(Trimmed, frozen=True, kw_only=True):
+    """``admin_access``: devices in use may be given too, to observe them."""
+
+    device_class_name: str = ""
+    selectors: list[DeviceSelector] | None = None
+    allocation_mode: str = EXACT_COUNT
+    count: Int64 = 1
+    admin_access: bool | None = None
+    tolerations: list[DeviceToleration] | None = None
+    capacity: CapacityRequirements | None = None
+
+
+class DeviceRequest(Trimmed, frozen=True, kw_only=True):
+    """Exactly one of ``exactly`` and ``first_available``, whose alternatives are tried in order."""
+
+    name: str = ""
+    exactly: ExactDeviceRequest | None = None
+    first_available: list[DeviceSubRequest] | None = None
+
+
+class DeviceConstraint(Trimmed, frozen=True, kw_only=True):
+    """Devices of these requests (without any: of all) have one value of an attribute, or each its own."""
+
+    requests: list[str] | None = None
+    match_attribute: str | None = None
+    distinct_attribute: str | None = None
+
+
+class DeviceClaimConfiguration(Trimmed, frozen=True, kw_only=True):
+    requests: list[str] | None = None
+    opaque: OpaqueConfiguration | None = None
+
+
+class DeviceClaim(Trimmed, frozen=True, kw_only=True):
+    requests: list[DeviceRequest] | None = None
+    constraints: list[DeviceConstraint] | None = None
+    config: list[DeviceClaimConfiguration] | None = None
+
+
+class ResourceClaimSpec(Trimmed, frozen=True, kw_only=True):
+    devices: DeviceClaim = DeviceClaim()
+
+
+class DeviceRequestAllocationResult(Trimmed, frozen=True, kw_only=True):
+    """A device given to a request; ``share_id`` tells the shares of one device apart."""
+
+    request: str = ""
+    driver: str = ""
+    pool: str = ""
+    device: str = ""
+    admin_access: bool | None = None
+    tolerations: list[DeviceToleration] | None = None
+    binding_conditions: list[str] | None = None
+    binding_failure_conditions: list[str] | None = None
+    share_id: str | None = msgspec.field(default=None, name="shareID")
+    consumed_capacity: dict[str, str | int | float] | None = None
+
+    @property
+    def key(self) -> str:
+        return device_key(self.driver, self.pool, self.device)
+
+
+class DeviceAllocationConfiguration(Trimmed, frozen=True, kw_only=True):
+    source: str = ""
+    requests: list[str] | None = None
+    opaque: OpaqueConfiguration | None = None
+
+
+class DeviceAllocationResult(Trimmed, frozen=True, kw_only=True):
+    results: list[DeviceRequestAllocationResult] | None = None
+    config: list[DeviceAllocationConfiguration] | None = None
+
+
+class AllocationResult(Trimmed, frozen=True, kw_only=True):
+    """The devices of a claim, and the nodes from which they can be used; without a selector all."""
+
+    devices: DeviceAllocationResult = DeviceAllocationResult()
+    node_selector: NodeSelector | None = None
+    allocation_timestamp: str | None = None
+
+
+class ClaimConsumer(Trimmed, frozen=True, kw_only=True):
+    """A user of the claim; schedulers reserve claims for pods."""
+
+    api_group: str = ""
+    resource: str = ""
+    name: str = ""
+    uid: str = ""
+
+
+class DeviceCondition(Trimmed, frozen=True, kw_only=True):
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+
+
+class AllocatedDeviceStatus(Trimmed, frozen=True, kw_only=True):
+    """What the driver reports of a device of the claim."""
+
+    driver: str = ""
+    pool: str = ""
+    device: str = ""
+    share_id: str | None = msgspec.field(default=None, name="shareID")
+    conditions: list[DeviceCondition] | None = None
+
+
+class ResourceClaimStatus(Trimmed, frozen=True, kw_only=True):
+    allocation: AllocationResult | None = None
+    reserved_for: list[ClaimConsumer] | None = None
+    devices: list[AllocatedDeviceStatus] | None = None
+
+
+class ResourceClaim(Trimmed, frozen=True, kw_only=True):
+    metadata: ObjectMeta
+    spec: ResourceClaimSpec = ResourceClaimSpec()
+    status: ResourceClaimStatus = ResourceClaimStatus()
+
+    @property
+    def key(self) -> str:
+        """``namespace/name``."""
+        return f"{self.metadata.namespace}/{self.metadata.name}"
+
+
+class DeviceClassConfiguration(Trimmed, frozen=True, kw_only=True):
+    opaque: OpaqueConfiguration | None = None
+
+
+class DeviceClassSpec(Trimmed, frozen=True, kw_only=True):
+    selectors: list[DeviceSelector] | None = None
+    config: list[DeviceClassConfiguration] | None = None
+    extended_resource_name: str | None = None
+
+
+class DeviceClass(Trimmed, frozen=True, kw_only=True):
+    metadata: ObjectMeta
+    spec: DeviceClassSpec = DeviceClassSpec()
+
+
+class DeviceAttribute(Trimmed, frozen=True, kw_only=True):
+    """Exactly one field is set; none is a type that this release does not know."""
+
+    int_value: Int64 | None = msgspec.field(default=None, name="int")
+    bool_value: bool | None = msgspec.field(default=None, name="bool")
+    string_value: str | None = msgspec.field(default=None, name="string")
+    version_value: str | None = msgspec.field(default=None, name="version")
+
+    @property
+    def typed(self) -> tuple[str, object] | None:
+        """Type and value, equal only for equal attributes; versions compare as text."""
+        if self.string_value is not None:
+            return "string", self.string_value
+        if self.int_value is not None:
+            return "int", self.int_value
+        if self.bool_value is not None:
+            return "bool", self.bool_value
+        return None if self.version_value is None else ("version", self.version_value)
+
+
+class CapacityRange(Trimmed, frozen=True, kw_only=True):
+    min: str | int | float | None = None
+    max: str | int | float | None = None
+    step: str | int | float | None = None
+
+
+class CapacityRequestPolicy(Trimmed, frozen=True, kw_only=True):
+    """The amounts of a capacity that may be consumed; a request is rounded up to the next."""
+
+    default: str | int | float | None = None
+    valid_values: list[str | int | float] | None = None
+    valid_range: CapacityRange | None = None
+
+
+class DeviceCapacity(Trimmed, frozen=True, kw_only=True):
+    value: str | int | float = "0"
+    request_policy: CapacityRequestPolicy | None = None
+
+
+class Counter(Trimmed, frozen=True, kw_only=True):
+    value: str | int | float = "0"
+
+
+class CounterConsumption(Trimmed, frozen=True, kw_only=True):
+    counter_set: str = ""
+    counters: dict[str, Counter] | None = None
+
+
+class CounterSet(Trimmed, frozen=True, kw_only=True):
+    """Amounts that the devices of a pool share, such as the memory of a GPU and its partitions."""
+
+    name: str = ""
+    counters: dict[str, Counter] | None = None
+
+
+class DeviceTaint(Trimmed, frozen=True, kw_only=True):
+    key: str = ""
+    value: str = ""
+    effect: str = ""
+
+
+class Device(Trimmed, frozen=True, kw_only=True):
+    """A device; it names nodes only in a slice with ``per_device_node_selection``."""
+
+    name: str = ""
+    attributes: dict[str, DeviceAttribute] | None = None
+    capacity: dict[str, DeviceCapacity] | None = None
+    consumes_counters: list[CounterConsumption] | None = None
+    node_name: str | None = None
+    node_selector: NodeSelector | None = None
+    all_nodes: bool | None = None
+    taints: list[DeviceTaint] | None = None
+    binds_to_node: bool | None = None
+    binding_conditions: list[str] | None = None
+    binding_failure_conditions: list[str] | None = None
+    allow_multiple_allocations: bool | None = None
+
+
+class ResourcePool(Trimmed, frozen=True, kw_only=True):
+    """The pool of a slice. A driver replaces a pool by slices of the next generation, of which it tells the number."""
+
+    name: str = ""
+    generation: int = 0
+    resource_slice_count: int = 0
+
+
+class ResourceSliceSpec(Trimmed, frozen=True, kw_only=True):
+    driver: str = ""
+    pool: ResourcePool = ResourcePool()
+    node_name: str | None = None
+    node_selector: NodeSelector | None = None
+    all_nodes: bool | None = None
+    per_device_node_selection: bool | None = None
+    devices: list[Device] | None = None
+    shared_counters: list[CounterSet] | None = None
+
+
+class ResourceSlice(Trimmed, frozen=True, kw_only=True):
+    """A part of a driver's pool: devices, or the counters that they share."""
+
+    metadata: ObjectMeta
+    spec: ResourceSliceSpec = ResourceSliceSpec()
+
+
+class ContainerExtendedResourceRequest(Trimmed, frozen=True, kw_only=True):
+    """The request of the pod's extended claim that serves a resource of a container."""
+
+    container_name: str = ""
+    resource_name: str = ""
+    request_name: str = ""
+
+
+class PodExtendedResourceClaimStatus(Trimmed, frozen=True, kw_only=True):
+    request_mappings: list[ContainerExtendedResourceRequest] | None = None
+    resource_claim_name: str = ""
+
+
+def device_key(driver: str, pool: str, device: str) -> str:
+    """The device's name in texts and tables. Only pools may contain ``/``, so it is unique."""
+    return f"{driver}/{pool}/{device}"
+
+
+def refusal(claim: ResourceClaim) -> str:
+    """Why the claim is not allocated: it exceeds limits of the API server; empty if it may be."""
+    excess = [f"{number} {name} (at most {most})" for name, number, most in _parts(claim) if number > most]
+    return f"the claim has more than the API allows: {', '.join(excess)}" if excess else ""
+
+
+def _parts(claim: ResourceClaim) -> Iterator[tuple[str, int, int]]:
+    devices = claim.spec.devices
+    yield "requests", len(devices.requests or ()), MOST_REQUESTS
+    yield "constraints", len(devices.constraints or ()), MOST_CONSTRAINTS
+    yield "configurations", len(devices.config or ()), MOST_CONFIGS
+    for request in devices.requests or ():
+        yield f"alternatives of request {request.name}", len(request.first_available or ()), MOST_ALTERNATIVES
+        for one in (request.exactly, *(request.first_available or ())):
+            if one is not None:
+                yield f"selectors of request {request.name}", len(one.selectors or ()), MOST_SELECTORS
+                yield f"tolerations of request {request.name}", len(one.tolerations or ()), MOST_TOLERATIONS
+
+
+def slice_refusal(resource_slice: ResourceSlice) -> str:
+    """Why the slice is not used: it exceeds limits of the API server; empty if it is."""
+    spec = resource_slice.spec
+    parts = [
+        ("devices", len(spec.devices or ()), MOST_DEVICES),
+        ("counter sets", len(spec.shared_counters or ()), MOST_COUNTER_SETS),
+    ]
+    for device in spec.devices or ():
+        named = len(device.attributes or ()) + len(device.capacity or ())
+        parts.append((f"attributes of device {device.name}", named, MOST_ATTRIBUTES))
+        parts.append((f"taints of device {device.name}", len(device.taints or ()), MOST_TAINTS))
+        consumed = len(device.consumes_counters or ())
+        parts.append((f"counter sets of device {device.name}", consumed, MOST_CONSUMED_SETS))
+    excess = [f"{number} {name} (at most {most})" for name, number, most in parts if number > most]
+    return f"the slice has more than the API allows: {', '.join(excess)}" if excess else ""

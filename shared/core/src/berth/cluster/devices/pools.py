@@ -1,0 +1,376 @@
+"""The device pools of the cluster, as ResourceSlices make them up, and the pools that a node can use.
+
+A pool is identified by driver and name. Its slices of the highest generation count; a node uses the ones that are for
+it. Slices with shared counters concern every node, as in kube-scheduler. From an incomplete or invalid pool no device
+is given. The order of devices is kube-scheduler's: by driver, pool, name of the slice, place in the slice; pools with
+binding conditions come last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from fractions import Fraction
+from itertools import chain
+from typing import Final
+
+import msgspec
+
+from berth.api.devices import Device, DeviceAttribute, ResourceSlice, device_key, slice_refusal
+from berth.api.node import Node
+from berth.api.pod import NodeSelector
+from berth.api.resources import exact_or_zero
+from berth.api.selectors import NodeTerms, compile_node_selector
+from berth.cluster.devices.changes import Changes
+from berth.cluster.snapshot import Objects, Snapshot
+
+Amount = int | Fraction
+# (counter set, counter): the amount.
+Counters = dict[tuple[str, str], Amount]
+PoolKey = tuple[str, str]  # driver and pool
+
+_MOST_UNUSED: Final = 4096  # numbers of former devices, above as many as there are devices
+_MAX_SHARED: Final = 100_000  # distinct attributes that are kept once
+
+
+class PooledDevice:
+    """A device as its slice stands: a changed slice has other objects."""
+
+    __slots__ = ("consumes", "device", "key", "number", "part")
+
+    def __init__(self, device: Device, part: PooledSlice, number: int) -> None:
+        self.device = device
+        self.part = part
+        self.number = number  # its place in tables of all devices, until they are numbered again
+        self.key = device_key(part.pool[0], part.pool[1], device.name)
+        self.consumes: Counters | None = None
+        if device.consumes_counters:
+            self.consumes = {
+                (consumption.counter_set, name): exact_or_zero(counter.value)
+                for consumption in device.consumes_counters
+                for name, counter in (consumption.counters or {}).items()
+            }
+
+    @property
+    def driver(self) -> str:
+        return self.part.pool[0]
+
+    @property
+    def capacities(self) -> dict[str, Amount]:
+        return {name: exact_or_zero(each.value) for name, each in (self.device.capacity or {}).items()}
+
+    @property
+    def is_shareable(self) -> bool:
+        return bool(self.device.allow_multiple_allocations)
+
+    def is_for(self, node: Node) -> bool:
+        """Whether the device itself can be used from the node of its slice."""
+        if not self.part.per_device:
+            return True
+        device = self.device
+        return _is_for(node, device.node_name, device.node_selector, all_nodes=bool(device.all_nodes))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PooledSlice:
+    name: str
+    pool: PoolKey
+    generation: int
+    count: int  # slices of the generation
+    node: str | None
+    selector: NodeSelector | None
+    terms: NodeTerms | None
+    all_nodes: bool
+    per_device: bool
+    devices: tuple[PooledDevice, ...]
+    counters: tuple[tuple[str, dict[str, Amount]], ...]  # by set, in the slice's order
+
+    def is_for(self, node: Node | None) -> bool:
+        """Whether it concerns the node; None stands for any node that the slice does not name."""
+        if self.counters:
+            return True
+        if node is None:
+            return self.all_nodes
+        if self.node is not None:
+            return node.metadata.name == self.node
+        if self.all_nodes:
+            return True
+        if self.terms is not None:
+            return self.terms.matches(node.metadata.name, node.metadata.labels or {})
+        return self.per_device and any(each.is_for(node) for each in self.devices)
+
+
+def _is_for(node: Node, name: str | None, selector: NodeSelector | None, *, all_nodes: bool) -> bool:
+    if name:
+        return node.metadata.name == name
+    if all_nodes or selector is None:
+        return all_nodes
+    return compile_node_selector(selector).matches(node.metadata.name, node.metadata.labels or {})
+
+
+class PoolState(Enum):
+    USABLE = "usable"
+    INCOMPLETE = "being updated"
+    INVALID = "invalid"
+
+
+@dataclass(frozen=True, slots=True)
+class NodePool:
+    """A pool as one node sees it. ``devices``: of the slices for the node; empty if it is not usable."""
+
+    key: PoolKey
+    state: PoolState
+    devices: tuple[PooledDevice, ...] = ()
+    binds: bool = False  # some device has binding conditions
+
+    @property
+    def text(self) -> str:
+        return f"{self.key[0]}/{self.key[1]}"
+
+
+class _Pool:
+    """All slices of a pool."""
+
+    def __init__(self) -> None:
+        self.slices: dict[str, PooledSlice] = {}
+        # Of the newest generation, computed on first use.
+        self.counters: Counters | None = None
+        self.by_name: dict[str, PooledDevice] | None = None
+
+    @property
+    def nodes(self) -> frozenset[str] | None:
+        """The only nodes with its devices; None if slices are not for one node each."""
+        names = {each.node for each in self.slices.values()}
+        return None if None in names else frozenset(name for name in names if name)
+
+    def seen_from(self, node: Node | None, key: PoolKey) -> NodePool | None:
+        relevant = [each for each in self.slices.values() if each.is_for(node)]
+        if not relevant:
+            return None
+        newest = max(each.generation for each in relevant)
+        relevant = sorted((each for each in relevant if each.generation == newest), key=lambda each: each.name)
+        every = relevant
+        if len(relevant) != relevant[0].count:
+            if any(each.generation > newest for each in self.slices.values()):
+                return None  # the driver is replacing the pool
+            every = [each for each in self.slices.values() if each.generation == newest]
+        # Slices that disagree on their number are a mistake of the driver.
+        if any(each.count != relevant[0].count for each in every):
+            return NodePool(key, PoolState.INVALID)
+        if len(every) != relevant[0].count:
+            return NodePool(key, PoolState.INCOMPLETE)
+        with_devices = [each.devices for each in relevant if each.devices]
+        # Of one slice the tuple itself, since caches keep it for each node.
+        devices = with_devices[0] if len(with_devices) == 1 else tuple(chain.from_iterable(with_devices))
+        if not _are_valid(devices, every):
+            return NodePool(key, PoolState.INVALID)
+        binds = any(device.device.binding_conditions for device in devices)
+        return NodePool(key, PoolState.USABLE, devices, binds)
+
+    def all_counters(self) -> Counters:
+        if self.counters is None:
+            self.counters = {
+                (name, counter): amount
+                for each in self._newest()
+                for name, counters in each.counters
+                for counter, amount in counters.items()
+            }
+        return self.counters
+
+    def named(self) -> dict[str, PooledDevice]:
+        if self.by_name is None:
+            self.by_name = {device.device.name: device for each in self._newest() for device in each.devices}
+        return self.by_name
+
+    def _newest(self) -> list[PooledSlice]:
+        newest = max((each.generation for each in self.slices.values()), default=0)
+        return [each for each in self.slices.values() if each.generation == newest]
+
+
+def _are_valid(devices: tuple[PooledDevice, ...], every: Iterable[PooledSlice]) -> bool:
+    """Whether names of devices and counter sets are unique, and consumed counters exist."""
+    if len({each.device.name for each in devices}) != len(devices):
+        return False
+    sets: dict[str, dict[str, Amount]] = {}
+    consumers: list[PooledDevice] = []
+    for part in every:
+        for name, counters in part.counters:
+            if name in sets:
+                return False
+            sets[name] = counters
+        consumers += [each for each in part.devices if each.consumes]
+    return all(
+        consumption.counter_set in sets and (consumption.counters or {}).keys() <= sets[consumption.counter_set].keys()
+        for each in consumers
+        for consumption in each.device.consumes_counters or ()
+    )
+
+
+class DevicePools:
+    """All pools, kept up to date with the ResourceSlices of a Snapshot.
+
+    ``changes``: the nodes concerned by each change of slices; None for all nodes.
+    """
+
+    def __init__(self, slices: Objects[ResourceSlice]) -> None:
+        self.changes = Changes[frozenset[str] | None]()
+        self.refused: dict[str, str] = {}  # by slice, why it is left out
+        self._pools: dict[PoolKey, _Pool] = {}
+        self._on_node: dict[str, dict[PoolKey, None]] = {}
+        self._shared: dict[PoolKey, None] = {}
+        # Pools of single nodes with counters, in the state in which all other nodes see them; only if it matters.
+        self._troubled: dict[PoolKey, NodePool] = {}
+        self._parts: dict[str, PooledSlice] = {}
+        self._devices = 0
+        self.numbers = 0  # the next device's number
+        self.numbering = 0  # increases when all devices are numbered again
+        slices.prepare = SharedAttributes()
+        for each in slices:
+            self._add(each)
+        slices.follow(self._change)
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> DevicePools:
+        """The pools of a Snapshot, which live as long as it does."""
+        return snapshot.derived(cls, lambda: cls(snapshot.objects(ResourceSlice)))
+
+    def seen_from(self, node: Node) -> list[NodePool]:
+        """The node's pools in the order in which devices are given."""
+        name = node.metadata.name
+        local = self._on_node.get(name, {})
+        keys = {**local, **self._shared} if self._shared else local
+        views = [view for key in keys if (view := self._pools[key].seen_from(node, key)) is not None]
+        views += [view for key, view in self._troubled.items() if key not in keys]
+        if len(views) > 1:
+            views.sort(key=lambda view: (view.binds, view.key))
+        return views
+
+    def nodes_of(self, key: PoolKey) -> frozenset[str] | None:
+        """The only nodes with devices of the pool; None if there are others."""
+        pool = self._pools.get(key)
+        return None if pool is None else pool.nodes
+
+    def counters_of(self, key: PoolKey) -> Counters:
+        """The shared counters of the pool, as if nothing were allocated."""
+        pool = self._pools.get(key)
+        return {} if pool is None else pool.all_counters()
+
+    def device(self, key: PoolKey, name: str) -> PooledDevice | None:
+        """A device by name, of the newest generation."""
+        pool = self._pools.get(key)
+        return None if pool is None else pool.named().get(name)
+
+    def __iter__(self) -> Iterator[PooledDevice]:
+        return (device for pool in self._pools.values() for part in pool.slices.values() for device in part.devices)
+
+    def _change(self, before: ResourceSlice | None, now: ResourceSlice | None) -> None:
+        nodes: set[str] | None = set()
+        for each, act in ((before, self._remove), (now, self._add)):
+            concerned = act(each) if each is not None else frozenset()
+            nodes = None if nodes is None or concerned is None else nodes | concerned
+        if nodes is None or nodes:
+            self.changes.add(None if nodes is None else frozenset(nodes))
+
+    def _add(self, resource_slice: ResourceSlice) -> frozenset[str] | None:
+        name = resource_slice.metadata.name
+        if problem := slice_refusal(resource_slice):
+            self.refused[name] = problem
+            return frozenset()
+        part = self._parts[name] = _part_of(resource_slice, self.numbers)
+        self._devices += len(part.devices)
+        self.numbers += len(part.devices)
+        if self.numbers > _MOST_UNUSED + 2 * self._devices:
+            self._number_again()
+        pool = self._pools.setdefault(part.pool, _Pool())
+        pool.slices[name] = part
+        if part.node is not None:
+            self._on_node.setdefault(part.node, {})[part.pool] = None
+        return self._refresh(part.pool, pool)
+
+    def _remove(self, resource_slice: ResourceSlice) -> frozenset[str] | None:
+        name = resource_slice.metadata.name
+        self.refused.pop(name, None)
+        part = self._parts.pop(name, None)
+        if part is None:
+            return frozenset()
+        self._devices -= len(part.devices)
+        pool = self._pools[part.pool]
+        concerned = pool.nodes
+        del pool.slices[name]
+        if part.node is not None and all(each.node != part.node for each in pool.slices.values()):
+            local = self._on_node[part.node]
+            del local[part.pool]
+            if not local:
+                del self._on_node[part.node]
+        after = self._refresh(part.pool, pool)
+        return None if concerned is None or after is None else concerned | after
+
+    def _number_again(self) -> None:
+        self.numbering += 1
+        self.numbers = 0
+        for part in self._parts.values():
+            for device in part.devices:
+                device.number = self.numbers
+                self.numbers += 1
+
+    def _refresh(self, key: PoolKey, pool: _Pool) -> frozenset[str] | None:
+        # Sort the pool in after a change of its slices. Returns the nodes that see the change.
+        pool.counters = pool.by_name = None
+        if not pool.slices:
+            del self._pools[key]
+        nodes = pool.nodes
+        if nodes is None:
+            self._shared[key] = None
+        else:
+            self._shared.pop(key, None)
+        before = self._troubled.pop(key, None)
+        now = pool.seen_from(None, key) if nodes is not None else None
+        if now is not None and now.state is not PoolState.USABLE:
+            self._troubled[key] = now
+        return nodes if before == self._troubled.get(key) else None
+
+
+def _part_of(resource_slice: ResourceSlice, number: int) -> PooledSlice:
+    spec = resource_slice.spec
+    part = PooledSlice(
+        name=resource_slice.metadata.name,
+        pool=(spec.driver, spec.pool.name),
+        generation=spec.pool.generation,
+        count=spec.pool.resource_slice_count,
+        node=spec.node_name or None,
+        selector=spec.node_selector,
+        terms=None if spec.node_selector is None else compile_node_selector(spec.node_selector),
+        all_nodes=bool(spec.all_nodes),
+        per_device=bool(spec.per_device_node_selection),
+        devices=(),
+        counters=tuple(
+            (each.name, {name: exact_or_zero(counter.value) for name, counter in (each.counters or {}).items()})
+            for each in spec.shared_counters or ()
+        ),
+    )
+    devices = [PooledDevice(device, part, number + i) for i, device in enumerate(spec.devices or ())]
+    object.__setattr__(part, "devices", tuple(devices))  # devices and slice refer to each other
+    return part
+
+
+class SharedAttributes:
+    """Keeps equal attributes of devices once: a GPU's dozen takes 0.6 KB instead of 2."""
+
+    def __init__(self) -> None:
+        self._known: dict[DeviceAttribute, DeviceAttribute] = {}
+
+    def __call__(self, resource_slice: ResourceSlice) -> ResourceSlice:
+        spec = resource_slice.spec
+        if not spec.devices:
+            return resource_slice
+        if len(self._known) > _MAX_SHARED:
+            self._known.clear()
+        devices = [
+            msgspec.structs.replace(device, attributes=self._shared(device.attributes)) if device.attributes else device
+            for device in spec.devices
+        ]
+        return msgspec.structs.replace(resource_slice, spec=msgspec.structs.replace(spec, devices=devices))
+
+    def _shared(self, attributes: dict[str, DeviceAttribute]) -> dict[str, DeviceAttribute]:
+        return {name: self._known.setdefault(attribute, attribute) for name, attribute in attributes.items()}

@@ -1,0 +1,1 @@
+"""DynamicResources: allocates devices to ResourceClaims, as kube-scheduler's plugin of that name."""

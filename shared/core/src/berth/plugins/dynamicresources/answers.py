@@ -1,0 +1,203 @@
+"""Verdicts and solutions of every node, kept for the plans used last; only changed nodes are searched again."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from berth.api.devices import DeviceClass, ResourceClaim
+from berth.cluster.devices.ledger import DeviceLedger
+from berth.cluster.devices.pools import DevicePools, PoolKey
+from berth.cluster.nodes import RowIndex
+from berth.cluster.snapshot import Snapshot
+from berth.framework.status import Code
+from berth.plugins.dynamicresources.candidates import NO_CANDIDATES, Candidates, Traits, candidates_of
+from berth.plugins.dynamicresources.requests import Plan, compile_plan
+from berth.plugins.dynamicresources.search import FreeCounters, Rejected, Search, SearchError, Solution, busy_devices
+from berth.plugins.dynamicresources.selectors import CompileSelector, SelectorAnswers
+
+_encode: Final = msgspec.json.Encoder().encode
+# Plans whose answers are kept: up to 0.3 KB for each node and plan.
+_MOST_PLANS: Final = 32
+_MOST_ALIKE: Final = 10_000  # states of alike nodes whose outcome a plan keeps
+
+_UNKNOWN: Final = 0
+FITS: Final = 1
+
+Outcome = Solution | Rejected | str  # text: an error that ends the cycle
+
+
+class NodeAnswers:
+    """The outcome of one plan on every node.
+
+    ``codes``: int32[capacity], FITS or an index into ``statuses``, after ``find``. ``points``: int64[capacity, claims].
+    """
+
+    def __init__(self, snapshot: Snapshot, plan: Plan, pools: DevicePools, ledger: DeviceLedger) -> None:
+        self.plan = plan
+        self.codes: npt.NDArray[np.int32] = np.zeros(0, dtype=np.int32)
+        self.statuses: list[tuple[Code, str]] = [(Code.SUCCESS, ""), (Code.SUCCESS, "")]
+        self.points: npt.NDArray[np.int64] = np.zeros((0, 0), dtype=np.int64)
+        self._snapshot = snapshot
+        self._pools = pools
+        self._ledger = ledger
+        self._traits = Traits(plan)
+        self._takes_all = any(each.takes_all for each in plan.requests)
+        self._numbers: dict[tuple[Code, str], int] = {}
+        self._candidates: dict[int, Candidates] = {}
+        self._solutions: dict[int, Solution] = {}
+        self._alike: dict[object, Outcome] = {}
+        self._seen_pools: set[PoolKey] = set()  # with candidates
+        self._versions = (-1, -1, -1)
+
+    def find(self, rows: RowIndex) -> None:
+        """Bring ``codes`` and ``points`` of these rows up to date."""
+        self._forget_changed()
+        unknown = rows[self.codes[rows] == _UNKNOWN]
+        if len(unknown):
+            free = FreeCounters(self._pools, self._ledger)
+            for row in unknown.tolist():
+                self._solve(row, free)
+
+    def solution(self, row: int) -> tuple[Solution, Candidates] | None:
+        """The solution for the node of a row that fits, after ``find``."""
+        solution = self._solutions.get(row)
+        return None if solution is None else (solution, self._candidates[row])
+
+    def _forget_changed(self) -> None:
+        snapshot = self._snapshot
+        versions = snapshot.version, self._pools.changes.version, self._ledger.changes.version
+        if versions == self._versions and len(self.codes) == snapshot.columns.capacity:
+            return
+        known, self._versions = self._versions, versions
+        changed = snapshot.changed_since(known[0]) if known[0] >= 0 else None
+        slices = self._pools.changes.since(known[1]) if known[1] >= 0 else None
+        devices = self._ledger.changes.since(known[2]) if known[2] >= 0 else None
+        if changed is None or slices is None or devices is None or len(self.codes) != snapshot.columns.capacity:
+            self._clear()
+            return
+        rows = set(changed.nodes)
+        for nodes in slices:
+            if nodes is None:
+                self._clear()
+                return
+            rows |= self._rows_of(nodes)
+        for row in rows:
+            self._candidates.pop(row, None)
+            self.codes[row] = _UNKNOWN
+        self._search_again(set(devices))
+
+    def _search_again(self, pools: set[PoolKey]) -> None:
+        # Devices of these pools were given or became free: the candidates stay the same.
+        for pool in pools:
+            nodes = self._pools.nodes_of(pool)
+            if nodes is not None:
+                for row in self._rows_of(nodes):
+                    self.codes[row] = _UNKNOWN
+            elif pool in self._seen_pools:
+                self.codes[:] = _UNKNOWN
+                return
+
+    def _rows_of(self, nodes: frozenset[str]) -> set[int]:
+        return {row for name in nodes if (row := self._snapshot.rows.of(name)) is not None}
+
+    def _clear(self) -> None:
+        capacity = self._snapshot.columns.capacity
+        self.codes = np.zeros(capacity, dtype=np.int32)
+        self.points = np.zeros((capacity, len(self.plan.steps)), dtype=np.int64)
+        del self.statuses[2:]
+        self._numbers.clear()
+        self._candidates.clear()
+        self._solutions.clear()
+        self._alike.clear()
+        self._seen_pools.clear()
+        self._traits = Traits(self.plan)
+
+    def _solve(self, row: int, free: FreeCounters) -> None:
+        candidates = self._candidates.get(row)
+        if candidates is None:
+            node = self._snapshot.node_at(row)
+            candidates = NO_CANDIDATES if node is None else candidates_of(node, self._pools, self._traits)
+            self._candidates[row] = candidates
+            self._seen_pools.update({device.part.pool for device in candidates.devices})
+        outcome = self._outcome(candidates, free)
+        if isinstance(outcome, Solution):
+            self._solutions[row] = outcome
+            self.codes[row] = FITS
+            if outcome.alternatives:
+                self.points[row] = [outcome.points_of(claim) for claim in range(len(self.plan.steps))]
+            return
+        self._solutions.pop(row, None)
+        if isinstance(outcome, Rejected):
+            status = Code.UNSCHEDULABLE_AND_UNRESOLVABLE, outcome.reason
+        else:
+            status = Code.ERROR, outcome
+        number = self._numbers.get(status)
+        if number is None:
+            number = self._numbers[status] = len(self.statuses)
+            self.statuses.append(status)
+        self.codes[row] = number
+
+    def _outcome(self, candidates: Candidates, free: FreeCounters) -> Outcome:
+        busy = busy_devices(candidates, self._ledger)
+        if not candidates.is_simple:
+            return _run(Search(self.plan, candidates, busy, self._ledger, free))
+        trouble = candidates.trouble if self._takes_all else None
+        key = (candidates.traits, busy, trouble, candidates.has_invalid)
+        known = self._alike.get(key)
+        if known is None:
+            if len(self._alike) > _MOST_ALIKE:
+                self._alike.clear()
+            known = self._alike[key] = _run(Search(self.plan, candidates, busy, self._ledger, free))
+        return known
+
+
+def _run(search: Search) -> Outcome:
+    try:
+        return search.run()
+    except SearchError as exc:
+        return str(exc)
+
+
+class Allocator:
+    """The plans used last on one Snapshot, with its pools and ledger."""
+
+    def __init__(self, snapshot: Snapshot, compile_selector: CompileSelector) -> None:
+        self.pools = DevicePools.of(snapshot)
+        self.ledger = DeviceLedger.of(snapshot)
+        self.snapshot = snapshot
+        self._classes = snapshot.objects(DeviceClass)
+        self._version = -1
+        self._selectors = SelectorAnswers(compile_selector, self.pools)
+        self._plans: OrderedDict[tuple[bytes, ...], NodeAnswers] = OrderedDict()
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, compile_selector: CompileSelector) -> Allocator:
+        """The allocator of a Snapshot, which lives as long as it does."""
+        make: Callable[[], Allocator] = lambda: cls(snapshot, compile_selector)  # noqa: E731 - typed for `derived`
+        return snapshot.derived((cls, compile_selector), make)
+
+    def answers(self, claims: Sequence[ResourceClaim]) -> NodeAnswers:
+        """The answers for claims with these specs.
+
+        Raises:
+            PlanError: a claim asks for something that this release does not know.
+        """
+        if self._version != self._classes.version:
+            self._plans.clear()
+            self._version = self._classes.version
+        key = tuple(_encode(claim.spec) for claim in claims)
+        known = self._plans.get(key)
+        if known is None:
+            plan = compile_plan(claims, self._classes.named, self._selectors)
+            known = self._plans[key] = NodeAnswers(self.snapshot, plan, self.pools, self.ledger)
+            if len(self._plans) > _MOST_PLANS:
+                self._plans.popitem(last=False)
+        else:
+            self._plans.move_to_end(key)
+        return known

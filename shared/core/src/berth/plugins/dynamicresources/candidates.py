@@ -1,0 +1,150 @@
+"""The devices of a node that a plan may take, with what the search reads of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from berth.api.node import Node
+from berth.cluster.devices.pools import DevicePools, NodePool, PooledDevice, PoolState
+from berth.plugins.dynamicresources.capacity import Amount, consumed_capacity
+from berth.plugins.dynamicresources.requests import Plan, Request
+
+_MOST_TRAITS: Final = 100_000  # distinct traits that a plan keeps
+
+
+class Trait:
+    """What distinguishes a device for a plan. Devices with the same trait are alike, unless they share something.
+
+    ``selectable`` and ``usable``: a bit per request; usable devices are selectable and have no taint in the way.
+    ``errors``: by request, of selectors. ``values``: by constraint. ``consumed``: by request, of shareable devices.
+    """
+
+    __slots__ = ("consumed", "errors", "selectable", "usable", "values")
+
+    def __init__(self) -> None:
+        self.selectable = 0
+        self.usable = 0
+        self.errors: dict[int, str] | None = None
+        self.values: tuple[object, ...] = ()
+        self.consumed: dict[int, dict[str, Amount]] | None = None
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        return self.selectable, self.usable, self.values, tuple((self.errors or {}).items())
+
+    @property
+    def matters(self) -> bool:
+        return bool(self.selectable or self.errors)
+
+
+class Traits:
+    """The traits of devices for one plan, evaluated on first use."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._known: dict[tuple[object, ...], Trait] = {}
+        self._lists: dict[tuple[Trait, ...], tuple[Trait, ...]] = {}
+
+    def of(self, device: PooledDevice) -> Trait:
+        trait = Trait()
+        for request in self._plan.requests:
+            self._ask(trait, request, device)
+        if self._plan.constraints:
+            trait.values = tuple(each.value_of(device) for each in self._plan.constraints)
+        if trait.consumed is not None:
+            return trait
+        if len(self._known) > _MOST_TRAITS:
+            self._known.clear()
+        return self._known.setdefault(trait.key, trait)
+
+    def shared(self, traits: tuple[Trait, ...]) -> tuple[Trait, ...]:
+        """The same traits, kept once for all alike nodes."""
+        if len(self._lists) > _MOST_TRAITS:
+            self._lists.clear()
+        return self._lists.setdefault(traits, traits)
+
+    @staticmethod
+    def _ask(trait: Trait, request: Request, device: PooledDevice) -> None:
+        for where, answers in request.selectors:
+            answer = answers.of(device)
+            if answer is not True:
+                if isinstance(answer, str):
+                    trait.errors = {**(trait.errors or {}), request.number: f"{where}{answer}"}
+                return
+        if request.capacity or device.device.capacity:
+            consumed = consumed_capacity(request.capacity, device.device)
+            if consumed is None:
+                return
+            if device.is_shareable:
+                trait.consumed = {**(trait.consumed or {}), request.number: consumed}
+        elif device.is_shareable:
+            trait.consumed = {**(trait.consumed or {}), request.number: {}}
+        bit = 1 << request.number
+        trait.selectable |= bit
+        if request.tolerates(device.device.taints):
+            trait.usable |= bit
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidates:
+    """The candidates of a node in the order of search.
+
+    ``is_simple``: none is shareable or consumes counters, so that alike nodes have the same solution. ``trouble``: the
+    first pool that is not usable; ``has_invalid``: some pool is invalid.
+    """
+
+    devices: tuple[PooledDevice, ...]
+    traits: tuple[Trait, ...]
+    is_simple: bool
+    trouble: NodePool | None
+    has_invalid: bool
+
+
+NO_CANDIDATES: Final = Candidates((), (), True, None, False)
+
+
+def candidates_of(node: Node, pools: DevicePools, traits: Traits) -> Candidates:
+    """Find the node's candidates."""
+    views = pools.seen_from(node)
+    if not views:
+        return NO_CANDIDATES
+    if len(views) == 1 and not any(device.part.per_device for device in views[0].devices):
+        view = views[0]
+        every = tuple(map(traits.of, view.devices))
+        if all(trait.matters for trait in every):
+            return Candidates(view.devices, traits.shared(every), _are_simple(view.devices), _trouble(views), _has_invalid(views))
+    devices: list[PooledDevice] = []
+    found: list[Trait] = []
+    for view in views:
+        for device in view.devices:
+            trait = traits.of(device)
+            if not trait.matters:
+                continue
+            if not device.is_for(node):
+                trait = _elsewhere(trait)
+                if not trait.matters:
+                    continue
+            devices.append(device)
+            found.append(trait)
+    return Candidates(tuple(devices), tuple(found), _are_simple(devices), _trouble(views), _has_invalid(views))
+
+
+def _are_simple(devices: Sequence[PooledDevice]) -> bool:
+    return all(each.consumes is None and not each.is_shareable for each in devices)
+
+
+def _elsewhere(trait: Trait) -> Trait:
+    # A device for other nodes is not selectable, but its selectors are asked first.
+    other = Trait()
+    other.errors, other.values = trait.errors, trait.values
+    return other
+
+
+def _trouble(views: Sequence[NodePool]) -> NodePool | None:
+    return next((view for view in views if view.state is not PoolState.USABLE), None)
+
+
+def _has_invalid(views: Sequence[NodePool]) -> bool:
+    return any(view.state is PoolState.INVALID for view in views)

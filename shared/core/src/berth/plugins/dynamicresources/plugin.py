@@ -1,0 +1,525 @@
+"""DynamicResources: gives devices to the pod's ResourceClaims, and the pod to a node with them.
+
+An allocated claim restricts the pod to the nodes from which its devices can be used. For the others devices are
+searched on each node (``search``). Score prefers nodes where the first alternatives of requests are met: 8 points for
+the first, one less for each later one, then 0..100 by the best node. As kube-scheduler's plugin of that name.
+
+The plugin is pure: Reserve assumes allocations in the device ledger of the binder's Snapshot, and ``claim_writes`` and
+``claim_to_free`` say what is to be written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Final
+
+import numpy as np
+
+from berth.api.config.types import Point
+from berth.api.devices import AllocationResult, ContainerExtendedResourceRequest, ResourceClaim
+from berth.api.pod import Pod
+from berth.api.resources import may_be_served
+from berth.api.selectors import NodeTerms, compile_node_selector
+from berth.cluster.devices.extended import ExtendedResources
+from berth.cluster.devices.ledger import DeviceLedger
+from berth.cluster.nodes import Mask, NodeInfo, Nodes, node_info
+from berth.cluster.pods import Trait
+from berth.cluster.snapshot import Snapshot
+from berth.framework.events import Action, ClusterEvent, EventHint, Resource
+from berth.framework.interface import (
+    PRE_FILTER_SKIPPED,
+    SNAPSHOT,
+    ClaimName,
+    DryRun,
+    EnqueueExtensions,
+    NormalizePlugin,
+    PostFilterPlugin,
+    PostFilterResult,
+    PreBindPlugin,
+    PreFilterPlugin,
+    PreFilterResult,
+    PreScorePlugin,
+    ReservePlugin,
+    Scores,
+    VectorFilterPlugin,
+    VectorScorePlugin,
+)
+from berth.framework.status import SKIP, SUCCESS, Code, CycleState, Diagnosis, StateKey, Status, Verdicts
+from berth.plugins.dynamicresources.answers import FITS, Allocator, NodeAnswers
+from berth.plugins.dynamicresources.claims import (
+    PODS,
+    Binding,
+    binding_of,
+    check_requests,
+    is_reserved_for,
+    is_too_late,
+    may_be_freed_for,
+    names_of_claims,
+    resolved_claims,
+)
+from berth.plugins.dynamicresources.extended import IN_MEMORY, ExtendedClaim, extended_claim, stale_claim_of
+from berth.plugins.dynamicresources.requests import CLAIM, PlanError
+from berth.plugins.dynamicresources.results import allocation_of, chosen_alternative
+from berth.plugins.dynamicresources.search import MOST_POINTS
+from berth.plugins.dynamicresources.selectors import CompileSelector, SelectorError
+from berth.plugins.factory import Args, PluginFactory, with_args
+from berth.plugins.matching import terms_mask
+
+NAME: Final = "DynamicResources"
+NOT_AVAILABLE: Final = "resourceclaim not available on the node"
+STALE_CLAIM: Final = "cannot schedule extended resource claim"
+CANNOT_FIT: Final = "cannot fit resource"
+NO_NEW_CLAIMS: Final = "no new claims to deallocate"
+STILL_NOT: Final = "still not schedulable"
+DEALLOCATED: Final = "deallocation of ResourceClaim completed"
+DELETED: Final = "deletion of ResourceClaim completed"
+
+
+class DynamicResourcesArgs(Args, frozen=True, kw_only=True):
+    """Waiting for devices."""
+
+    filter_timeout: str | None = None
+    """Has no effect: the search on a node ends after a fixed number of steps, the same in every process."""
+    binding_timeout_seconds: float = 600.0
+    """Wait of a pod on its node for its devices to be bound, 1 or more. Ten minutes, as in kube-scheduler."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReserveClaim:
+    """Add the finalizer, the allocation (unless the claim has one already) and the pod's reservation."""
+
+    claim: ClaimName
+    allocation: AllocationResult | None
+    pod: ClaimName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateClaim:
+    """Create the claim for extended resources, reserve it, and report the mappings in the pod's status."""
+
+    claim: ResourceClaim
+    allocation: AllocationResult
+    pod: ClaimName
+    mappings: tuple[ContainerExtendedResourceRequest, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FreeClaim:
+    """Clear the claim's allocation and reservations; ``is_deleted``: then delete it, without its finalizer."""
+
+    claim: ClaimName
+    is_deleted: bool = False
+
+
+ClaimWrite = ReserveClaim | CreateClaim
+
+
+@dataclass(slots=True, eq=False)
+class PodClaims:
+    """The claims of the pod in one cycle. ``unavailable``: allocated claims that rejected a node, in order."""
+
+    claims: tuple[ResourceClaim, ...]
+    allocated: tuple[tuple[ResourceClaim, AllocationResult, NodeTerms | None], ...]
+    to_allocate: tuple[ResourceClaim, ...]
+    allocator: Allocator
+    extended: dict[str, int] = field(default_factory=dict)  # resources that a class may serve, and amounts
+    stale: ResourceClaim | None = None
+    unavailable: dict[str, ResourceClaim] = field(default_factory=dict)
+
+    @property
+    def has_choices(self) -> bool:
+        return any(request.first_available for claim in self.claims for request in claim.spec.devices.requests or ())
+
+
+CLAIMS: Final = StateKey[PodClaims]("DynamicResources.claims")
+RESERVED: Final = StateKey["Reserved"]("DynamicResources.reserved")
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """``given``: by uid, the allocations that this attempt has assumed. ``shared``: claims that were allocated."""
+
+    given: tuple[tuple[ResourceClaim, AllocationResult], ...]
+    shared: tuple[ResourceClaim, ...]
+    extended: ExtendedClaim | None = None
+
+
+class DynamicResources(
+    PreFilterPlugin,
+    VectorFilterPlugin,
+    PostFilterPlugin,
+    PreScorePlugin,
+    VectorScorePlugin,
+    NormalizePlugin,
+    ReservePlugin,
+    PreBindPlugin,
+    EnqueueExtensions,
+):
+    """Allocates devices on the node of the pod."""
+
+    name: ClassVar[str] = NAME
+    only_for = Trait.RESOURCE_CLAIMS | Trait.EXTENDED_RESOURCES
+    depends_on_pods = False
+
+    def __init__(self, args: DynamicResourcesArgs, compile_selector: CompileSelector) -> None:
+        self.wait_seconds = args.binding_timeout_seconds
+        self._compile_selector = compile_selector
+
+    def held(self, pod: Pod, snapshot: Snapshot) -> Status:
+        """PreEnqueue: why the pod waits for one of its claims."""
+        found = resolved_claims(pod, snapshot)
+        return found if isinstance(found, Status) else SUCCESS
+
+    def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
+        found = self._claims(state, pod, snapshot)
+        if isinstance(found, Status):
+            return PreFilterResult(found)
+        return PreFilterResult() if found.claims or found.extended else PRE_FILTER_SKIPPED
+
+    def filter(self, state: CycleState, pod: Pod, node: NodeInfo) -> Status:
+        verdicts = self.filter_all(state, pod, Nodes(node.snapshot, np.array([node.row], dtype=np.intp)))
+        return verdicts.statuses[int(verdicts.codes[0])]
+
+    def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
+        claims = state.find(CLAIMS)
+        if claims is None:
+            return Verdicts.all_fit(len(nodes))
+        if claims.stale is not None:
+            return Verdicts.refusing(np.ones(len(nodes), dtype=np.bool_), Status.unresolvable(STALE_CLAIM))
+        statuses: list[Status] = [SUCCESS]
+        codes = np.zeros(len(nodes), dtype=np.int32)
+        for mask, served in _by_served(claims, nodes):
+            if served is None:
+                statuses.append(Status.unresolvable(CANNOT_FIT))
+                codes[mask] = len(statuses) - 1
+                continue
+            try:
+                answers, named = self._answers(claims, pod, served)
+            except PlanError as exc:
+                statuses.append(Status.error(_with_names(str(exc), claims.to_allocate)))
+                codes[mask] = len(statuses) - 1
+                continue
+            if answers is not None:
+                rows = nodes.rows[mask]
+                answers.find(rows)
+                found = answers.codes[rows]
+                first = len(statuses)
+                if np.any(found != FITS):
+                    statuses += [Status(code, (_with_names(text, named),)) for code, text in answers.statuses[FITS + 1 :]]
+                codes[mask] = np.where(found == FITS, 0, found - FITS - 1 + first)
+        if claims.allocated:
+            rejected = self._unavailable(claims, nodes)
+            if rejected.any():
+                statuses.append(Status.unresolvable(NOT_AVAILABLE))
+                codes[rejected & (codes == 0)] = len(statuses) - 1
+        return Verdicts(codes, tuple(statuses))
+
+    def post_filter(
+        self, state: CycleState, pod: Pod, snapshot: Snapshot, diagnosis: Diagnosis, dry_run: DryRun
+    ) -> PostFilterResult:
+        """As kube-scheduler's, it ends PostFilter if another plugin's PreFilter rejected the pod first."""
+        if not dry_run.came_to(NAME):
+            return PostFilterResult(is_last_word=True)
+        if state.find(CLAIMS) is None:
+            return PostFilterResult(message=NO_NEW_CLAIMS if _concerns(pod, snapshot) else "")
+        freed = self.claim_to_free(state, pod)
+        if freed is None:
+            return PostFilterResult(message=STILL_NOT)
+        return PostFilterResult(message=DELETED if freed.is_deleted else DEALLOCATED)
+
+    def claim_to_free(self, state: CycleState, pod: Pod) -> FreeClaim | None:
+        """The claim whose devices no node of the cycle could use, and that nobody else has reserved."""
+        claims = state.find(CLAIMS)
+        if claims is None:
+            return None
+        for claim in claims.unavailable.values():
+            if may_be_freed_for(claim, pod):
+                return FreeClaim(claim=_name_of(claim))
+        return None if claims.stale is None else FreeClaim(claim=_name_of(claims.stale), is_deleted=True)
+
+    def pre_score(self, state: CycleState, pod: Pod, nodes: Nodes) -> Status:
+        """Only alternatives make a difference."""
+        claims = state.find(CLAIMS)
+        return SUCCESS if claims is not None and claims.has_choices else SKIP
+
+    def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
+        return int(self.score_all(state, pod, Nodes(node.snapshot, np.array([node.row], dtype=np.intp)))[0])
+
+    def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
+        claims = state.find(CLAIMS)
+        scores: Scores = np.zeros(len(nodes), dtype=np.int64)
+        if claims is None:
+            return scores
+        scores += sum(_points_of(claim, allocation) for claim, allocation, _ in claims.allocated)
+        for mask, served in _by_served(claims, nodes):
+            if served is None:
+                continue
+            answers, _ = self._answers(claims, pod, served)
+            if answers is not None:
+                rows = nodes.rows[mask]
+                answers.find(rows)
+                scores[mask] += answers.points[rows].sum(axis=1)
+        return scores
+
+    def normalize(self, state: CycleState, pod: Pod, scores: Scores, nodes: Nodes) -> Scores:
+        most = int(scores.max(initial=0))
+        return scores * 100 // most if most else scores
+
+    def reserve(self, state: CycleState, pod: Pod, node: str) -> Status:
+        """Allocate on the node by the binder's own ledger, and assume the allocations there."""
+        snapshot = state.read(SNAPSHOT)
+        info = node_info(snapshot, node)
+        claims = self._make_claims(pod, snapshot)
+        if isinstance(claims, Status):
+            return claims
+        if info is None:
+            return Status.unschedulable(f"node {node!r} not found")
+        if not claims.claims and not claims.extended:
+            return SUCCESS
+        own = CycleState(state.pod_class)
+        own.write(CLAIMS, claims)
+        status = self.filter(own, pod, info)
+        if not status.is_success:
+            return status
+        state.write(RESERVED, self._assume(claims, pod, info))
+        return SUCCESS
+
+    def unreserve(self, state: CycleState, pod: Pod, node: str) -> None:
+        reserved = state.find(RESERVED)
+        if reserved is not None:
+            ledger = DeviceLedger.of(state.read(SNAPSHOT))
+            for claim, _ in reserved.given:
+                ledger.forget(claim.metadata.uid)
+
+    def claim_writes(self, state: CycleState, pod: Pod) -> tuple[ClaimWrite, ...]:
+        """What is to be written before the Binding, in the pod's order."""
+        reserved = state.find(RESERVED)
+        if reserved is None:
+            return ()
+        owner = ClaimName(namespace=pod.metadata.namespace, name=pod.metadata.name, uid=pod.uid)
+        given = {claim.metadata.uid: allocation for claim, allocation in reserved.given}
+        writes: list[ClaimWrite] = []
+        claims = resolved_claims(pod, state.read(SNAPSHOT))
+        for claim in () if isinstance(claims, Status) else claims:
+            if not is_reserved_for(claim, pod):
+                allocation = given.get(claim.metadata.uid)
+                writes.append(ReserveClaim(claim=_name_of(claim), allocation=allocation, pod=owner))
+        if reserved.extended is not None:
+            made = reserved.extended
+            allocation = given[made.claim.metadata.uid]
+            writes.append(CreateClaim(claim=made.claim, allocation=allocation, pod=owner, mappings=made.mappings))
+        return tuple(writes)
+
+    def pre_bind(self, state: CycleState, pod: Pod, node: str) -> Status:
+        """WAIT until the claims are reserved for the pod and their devices are bound."""
+        reserved = state.find(RESERVED)
+        if reserved is None:
+            return SUCCESS
+        snapshot = state.read(SNAPSHOT)
+        claims = resolved_claims(pod, snapshot)
+        if isinstance(claims, Status):
+            return claims
+        extended = [] if reserved.extended is None else [stale_claim_of(pod, snapshot)]
+        waits = False
+        for claim in (*claims, *extended):
+            allocation = claim.status.allocation if claim is not None else None
+            if claim is None or allocation is None or not is_reserved_for(claim, pod):
+                waits = True
+                continue
+            binding, error = binding_of(claim, allocation)
+            if binding is Binding.FAILED:
+                return Status.error(error)
+            if binding is Binding.PENDING and is_too_late(allocation, snapshot.live.now, self.wait_seconds):
+                return Status.error(f"device binding timeout: claim={claim.metadata.name}")
+            waits = waits or binding is Binding.PENDING
+        return Status(Code.WAIT) if waits else SUCCESS
+
+    def events(self) -> Sequence[EventHint]:
+        return EVENTS
+
+    def _claims(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PodClaims | Status:
+        found = self._make_claims(pod, snapshot)
+        if isinstance(found, PodClaims) and (found.claims or found.extended):
+            state.write(CLAIMS, found)
+        return found
+
+    def _make_claims(self, pod: Pod, snapshot: Snapshot) -> PodClaims | Status:
+        resolved = resolved_claims(pod, snapshot)
+        if isinstance(resolved, Status):
+            return resolved
+        allocator = Allocator.of(snapshot, self._compile_selector)
+        allocated: list[tuple[ResourceClaim, AllocationResult, NodeTerms | None]] = []
+        to_allocate: list[ResourceClaim] = []
+        for claim in resolved:
+            allocation = allocator.ledger.allocation_of(claim)
+            if allocation is not None:
+                selector = allocation.node_selector
+                allocated.append((claim, allocation, None if selector is None else compile_node_selector(selector)))
+                continue
+            problem = check_requests(claim, snapshot)
+            if problem is not None:
+                return problem
+            to_allocate.append(claim)
+        claims = PodClaims(resolved, tuple(allocated), tuple(to_allocate), allocator)
+        self._add_extended(claims, pod, snapshot)
+        return claims
+
+    def _add_extended(self, claims: PodClaims, pod: Pod, snapshot: Snapshot) -> None:
+        classes = ExtendedResources.of(snapshot)
+        if not classes:
+            return
+        amounts = snapshot.class_of(pod).requests.amounts
+        asked = {name: amount for name, amount in amounts.items() if amount and may_be_served(name)}
+        if any(classes.class_of(name) is not None for name in asked):
+            claims.extended = asked
+            claims.stale = stale_claim_of(pod, snapshot)
+
+    def _answers(
+        self, claims: PodClaims, pod: Pod, served: frozenset[str]
+    ) -> tuple[NodeAnswers | None, tuple[ResourceClaim, ...]]:
+        """The answers where these extended resources are served by classes; None if nothing is to be allocated."""
+        to_allocate = claims.to_allocate
+        if served:
+            to_allocate = (*to_allocate, _extended(claims, pod, served).claim)
+        return (claims.allocator.answers(to_allocate) if to_allocate else None), to_allocate
+
+    def _unavailable(self, claims: PodClaims, nodes: Nodes) -> Mask:
+        rejected: Mask = np.zeros(len(nodes), dtype=np.bool_)
+        now = nodes.snapshot.live.now
+        for claim, allocation, terms in claims.allocated:
+            binding, _ = binding_of(claim, allocation)
+            if binding is Binding.FAILED or (
+                binding is Binding.PENDING and is_too_late(allocation, now, self.wait_seconds)
+            ):
+                mask: Mask = np.ones(len(nodes), dtype=np.bool_)
+            elif terms is None:
+                continue
+            else:
+                mask = ~terms_mask(terms, nodes)
+            if mask.any():
+                claims.unavailable[claim.metadata.uid] = claim
+                rejected |= mask
+        return rejected
+
+    def _assume(self, claims: PodClaims, pod: Pod, info: NodeInfo) -> Reserved:
+        nodes = Nodes(info.snapshot, np.array([info.row], dtype=np.intp))
+        ((_, served),) = _by_served(claims, nodes)
+        served = served or frozenset()
+        answers, named = self._answers(claims, pod, served)
+        shared = tuple(claim for claim, _, _ in claims.allocated)
+        found = None if answers is None else answers.solution(info.row)
+        if answers is None or found is None:
+            return Reserved((), shared)
+        solution, candidates = found
+        given: list[tuple[ResourceClaim, AllocationResult]] = []
+        for i, claim in enumerate(named):
+            allocation = allocation_of(answers.plan, i, solution, candidates, info.name, f"{pod.uid}-{i}")
+            claims.allocator.ledger.assume(claim.metadata.uid, allocation)
+            given.append((claim, allocation))
+        return Reserved(tuple(given), shared, _extended(claims, pod, served) if served else None)
+
+
+def _extended(claims: PodClaims, pod: Pod, served: frozenset[str]) -> ExtendedClaim:
+    return extended_claim(pod, served, ExtendedResources.of(claims.allocator.snapshot))
+
+
+def _by_served(claims: PodClaims, nodes: Nodes) -> list[tuple[Mask, frozenset[str] | None]]:
+    """The nodes by the extended resources that classes serve there; None where a resource has no source."""
+    every: Mask = np.ones(len(nodes), dtype=np.bool_)
+    if not claims.extended:
+        return [(every, frozenset())]
+    classes = ExtendedResources.of(nodes.snapshot)
+    groups: list[tuple[Mask, frozenset[str] | None]] = [(every, frozenset())]
+    for resource in sorted(claims.extended):
+        missing = nodes.allocatable(resource) == 0
+        if not missing.any():
+            continue
+        has_class = classes.class_of(resource) is not None
+        split: list[tuple[Mask, frozenset[str] | None]] = []
+        for mask, served in groups:
+            split.append((mask & ~missing, served))
+            split.append((mask & missing, served | {resource} if has_class and served is not None else None))
+        groups = [(mask, served) for mask, served in split if mask.any()]
+    return groups
+
+
+def _points_of(claim: ResourceClaim, allocation: AllocationResult) -> int:
+    chosen: dict[str, int] = {}
+    for result in allocation.devices.results or ():
+        number = chosen_alternative(claim, result.request)
+        if number is not None:
+            chosen[result.request] = MOST_POINTS - number
+    return sum(chosen.values())
+
+
+def _with_names(text: str, claims: Sequence[ResourceClaim]) -> str:
+    if CLAIM[0] not in text:
+        return text
+    for i, claim in enumerate(claims):
+        text = text.replace(CLAIM.format(i), claim.key)
+    return text
+
+
+def _name_of(claim: ResourceClaim) -> ClaimName:
+    metadata = claim.metadata
+    return ClaimName(namespace=metadata.namespace, name=metadata.name, uid=metadata.uid)
+
+
+def _concerns(pod: Pod, snapshot: Snapshot) -> bool:
+    """Whether kube-scheduler's sentence about claims means anything for the pod."""
+    if pod.spec.resource_claims:
+        return True
+    extended = snapshot.class_of(pod).traits & Trait.EXTENDED_RESOURCES
+    return bool(extended and ExtendedResources.of(snapshot))
+
+
+def _after_claim_change(pod: Pod, old: object, new: object) -> bool:
+    """A claim is deallocated, whosever it is, or a claim of the pod is new or has another status."""
+    if not isinstance(new, ResourceClaim):
+        return True
+    before = old if isinstance(old, ResourceClaim) else None
+    if before is not None and before.status.allocation is not None and new.status.allocation is None:
+        return True
+    if (new.metadata.namespace, new.metadata.name) not in names_of_claims(pod):
+        return False
+    return before is None or before.status != new.status
+
+
+_CHANGED: Final = Action.ADD | Action.UPDATE
+EVENTS: Final[Sequence[EventHint]] = (
+    EventHint(
+        ClusterEvent(
+            Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL | Action.UPDATE_NODE_ALLOCATABLE
+        )
+    ),
+    EventHint(ClusterEvent(Resource.RESOURCE_CLAIM, _CHANGED | Action.DELETE), _after_claim_change),
+    EventHint(ClusterEvent(Resource.DEVICE_CLASS, _CHANGED)),
+    EventHint(ClusterEvent(Resource.RESOURCE_SLICE, _CHANGED)),
+)
+
+
+def validate(args: DynamicResourcesArgs, path: str) -> list[str]:
+    seconds = args.binding_timeout_seconds
+    return [] if seconds >= 1 else [f"{path}.bindingTimeout: want 1s or more, got {seconds}s"]
+
+
+def _no_compiler(expression: str) -> object:
+    raise SelectorError(f"berth cannot evaluate {expression!r}")
+
+
+FACTORY: Final = PluginFactory(
+    name=NAME,
+    points=(
+        Point.PRE_FILTER,
+        Point.FILTER,
+        Point.POST_FILTER,
+        Point.PRE_SCORE,
+        Point.SCORE,
+        Point.RESERVE,
+        Point.PRE_BIND,
+    ),
+    build=with_args(lambda args: DynamicResources(args, _no_compiler), DynamicResourcesArgs),
+    args_type=DynamicResourcesArgs,
+    validate=validate,
+)
