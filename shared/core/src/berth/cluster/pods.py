@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from berth.api.meta import ObjectMeta
-from berth.api.pod import Affinity, NodeAffinity, Pod, PodSpec, Toleration, Volume
+from berth.api.pod import Affinity, NodeAffinity, Pod, PodResourceClaim, PodSpec, Toleration, Volume
 from berth.api.podlimits import MOST_BYTES, MOST_VOLUMES, is_within_limits, refusal
 from berth.api.resources import Requests, may_be_served, pod_requests
 from berth.api.selectors import (
@@ -73,6 +73,10 @@ TRAITS_OF_CLASS: Final = (
 )
 
 
+# Stands for the resource claims of a pod in its class.
+_SOME_CLAIMS: Final = [PodResourceClaim()]
+
+
 class EquivalenceClasses:
     """Interns classes and drops those without references."""
 
@@ -94,9 +98,11 @@ class EquivalenceClasses:
         return found
 
     def _intern(self, spec: PodSpec, *, placed: bool) -> EquivalenceClass:
-        if spec.volumes is not None or (placed and spec.node_name):
+        if spec.volumes is not None or spec.resource_claims is not None or (placed and spec.node_name):
             node_name = "" if placed else spec.node_name
-            spec = msgspec.structs.replace(spec, volumes=None, node_name=node_name)
+            # Pods of a workload may name their own claims each.
+            claims = _SOME_CLAIMS if spec.resource_claims else None
+            spec = msgspec.structs.replace(spec, volumes=None, resource_claims=claims, node_name=node_name)
         key = _encode(spec)
         known = self._classes.get(key)
         if known is None:
@@ -105,7 +111,10 @@ class EquivalenceClasses:
 
 
 class EquivalenceClass:
-    """A spec and the values derived from it. Names, uids, labels, the node and volumes are not part of a class."""
+    """A spec and the values derived from it.
+
+    Names, uids, labels, the node, volumes and the names of resource claims are not part of a class.
+    """
 
     def __init__(self, key: bytes, spec: PodSpec) -> None:
         self.key = key
@@ -297,7 +306,9 @@ def _metadata(own: ObjectMeta, group: PodGroup) -> ObjectMeta:
 
 def _spec(own: PodSpec, pod_class: EquivalenceClass) -> PodSpec:
     volumes = [volume for volume in own.volumes or () if has_source(volume)]
-    return msgspec.structs.replace(pod_class.spec, volumes=volumes) if volumes else pod_class.spec
+    if not volumes and not own.resource_claims:
+        return pod_class.spec
+    return msgspec.structs.replace(pod_class.spec, volumes=volumes or None, resource_claims=own.resource_claims)
 
 
 def has_source(volume: Volume) -> bool:

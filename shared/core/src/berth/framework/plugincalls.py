@@ -108,7 +108,9 @@ def with_plugin_name(plugin: Plugin, point: str, status: Status) -> Status:
         PluginFailure: the status is an error.
     """
     if status.code is Code.ERROR:
-        raise PluginFailure(f'running {point} plugin "{plugin.name}": {", ".join(status.reasons)}')
+        # In kube-scheduler's words, which name Filter in another way than other points.
+        what = f'"{plugin.name}" filter plugin' if point == "Filter" else f'{point} plugin "{plugin.name}"'
+        raise PluginFailure(f"running {what}: {', '.join(status.reasons)}")
     return status if status.plugin == plugin.name else Status(status.code, status.reasons, plugin.name)
 
 

@@ -23,16 +23,12 @@ class Trait:
 
     __slots__ = ("consumed", "errors", "selectable", "usable", "values")
 
-    def __init__(self) -> None:
+    def __init__(self, values: tuple[object, ...]) -> None:
         self.selectable = 0
         self.usable = 0
         self.errors: dict[int, str] | None = None
-        self.values: tuple[object, ...] = ()
+        self.values = values
         self.consumed: dict[int, dict[str, Amount]] | None = None
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        return self.selectable, self.usable, self.values, tuple((self.errors or {}).items())
 
     @property
     def matters(self) -> bool:
@@ -46,18 +42,23 @@ class Traits:
         self._plan = plan
         self._known: dict[tuple[object, ...], Trait] = {}
         self._lists: dict[tuple[Trait, ...], tuple[Trait, ...]] = {}
+        self._ask = [each.of for each in plan.expressions]
+        self._reads_capacity = any(each.capacity for each in plan.requests)
 
     def of(self, device: PooledDevice) -> Trait:
-        trait = Trait()
-        for request in self._plan.requests:
-            self._ask(trait, request, device)
-        if self._plan.constraints:
-            trait.values = tuple(each.value_of(device) for each in self._plan.constraints)
-        if trait.consumed is not None:
-            return trait
-        if len(self._known) > _MOST_TRAITS:
-            self._known.clear()
-        return self._known.setdefault(trait.key, trait)
+        answers = tuple([ask(device) for ask in self._ask])
+        constraints = self._plan.constraints
+        values = tuple([each.value_of(device) for each in constraints]) if constraints else ()
+        taints = device.device.taints
+        if device.is_shareable or (self._reads_capacity and device.device.capacity):
+            return self._made(device, answers, values)
+        key = (answers, values, tuple(taints) if taints else None)
+        known = self._known.get(key)
+        if known is None:
+            if len(self._known) > _MOST_TRAITS:
+                self._known.clear()
+            known = self._known[key] = self._made(device, answers, values)
+        return known
 
     def shared(self, traits: tuple[Trait, ...]) -> tuple[Trait, ...]:
         """The same traits, kept once for all alike nodes."""
@@ -65,22 +66,26 @@ class Traits:
             self._lists.clear()
         return self._lists.setdefault(traits, traits)
 
+    def _made(self, device: PooledDevice, answers: tuple[bool | str, ...], values: tuple[object, ...]) -> Trait:
+        trait = Trait(values)
+        for request in self._plan.requests:
+            self._add(trait, request, device, answers)
+        return trait
+
     @staticmethod
-    def _ask(trait: Trait, request: Request, device: PooledDevice) -> None:
-        for where, answers in request.selectors:
-            answer = answers.of(device)
+    def _add(trait: Trait, request: Request, device: PooledDevice, answers: tuple[bool | str, ...]) -> None:
+        for where, number in request.selectors:
+            answer = answers[number]
             if answer is not True:
                 if isinstance(answer, str):
                     trait.errors = {**(trait.errors or {}), request.number: f"{where}{answer}"}
                 return
-        if request.capacity or device.device.capacity:
+        if request.capacity or device.is_shareable:
             consumed = consumed_capacity(request.capacity, device.device)
             if consumed is None:
                 return
             if device.is_shareable:
                 trait.consumed = {**(trait.consumed or {}), request.number: consumed}
-        elif device.is_shareable:
-            trait.consumed = {**(trait.consumed or {}), request.number: {}}
         bit = 1 << request.number
         trait.selectable |= bit
         if request.tolerates(device.device.taints):
@@ -137,8 +142,8 @@ def _are_simple(devices: Sequence[PooledDevice]) -> bool:
 
 def _elsewhere(trait: Trait) -> Trait:
     # A device for other nodes is not selectable, but its selectors are asked first.
-    other = Trait()
-    other.errors, other.values = trait.errors, trait.values
+    other = Trait(trait.values)
+    other.errors = trait.errors
     return other
 
 

@@ -36,7 +36,7 @@ class Request:
     """A request, or one alternative of it.
 
     ``number``: its place in the plan; ``constraints``: the constraints that it is under. ``selectors``: of the class,
-    then its own, each with the beginning of the text of its errors.
+    then its own: the beginning of the text of its errors, and the place of its expression in the plan.
     """
 
     number: int
@@ -44,7 +44,7 @@ class Request:
     name: str  # in results: request, or request/alternative
     local_name: str  # in errors
     device_class: DeviceClass
-    selectors: tuple[tuple[str, Answers], ...]
+    selectors: tuple[tuple[str, int], ...]
     takes_all: bool
     count: int
     is_admin: bool
@@ -100,17 +100,14 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """``steps``: by claim. ``error``: ends the cycle of the pod, as soon as a node is filtered."""
+    """The compiled claims. ``steps`` and ``constraint_errors``: by claim."""
 
     specs: tuple[ResourceClaim, ...]
     steps: tuple[tuple[Step, ...], ...]
     requests: tuple[Request, ...]
     constraints: tuple[Constraint, ...]
-    constraint_errors: tuple[str, ...]  # by claim
-
-    @property
-    def has_choices(self) -> bool:
-        return any(step.is_choice for steps in self.steps for step in steps)
+    constraint_errors: tuple[str, ...]
+    expressions: tuple[Answers, ...]
 
 
 def compile_plan(
@@ -123,6 +120,7 @@ def compile_plan(
     """
     requests: list[Request] = []
     constraints: list[Constraint] = []
+    expressions: dict[str, int] = {}
     errors: list[str] = []
     steps: list[tuple[Step, ...]] = []
     for i, claim in enumerate(claims):
@@ -152,12 +150,19 @@ def compile_plan(
                     for n, each in enumerate(devices.constraints or ())
                     if _concerns(each, request.name, name)
                 )
-                made = _request(i, name, local, part, tuple(under), len(requests), class_of, answers)
+                made = _request(i, name, local, part, tuple(under), len(requests), class_of, expressions)
                 requests.append(made)
                 choices.append(made)
             of_claim.append(Step(tuple(choices), bool(request.first_available)))
         steps.append(tuple(of_claim))
-    return Plan(tuple(claims), tuple(steps), tuple(requests), tuple(constraints), tuple(errors))
+    return Plan(
+        tuple(claims),
+        tuple(steps),
+        tuple(requests),
+        tuple(constraints),
+        tuple(errors),
+        tuple(answers.of(each) for each in expressions),
+    )
 
 
 def _concerns(constraint: DeviceConstraint, request: str, name: str) -> bool:
@@ -172,7 +177,7 @@ def _request(  # noqa: PLR0913 - the parts of a request
     constraints: tuple[int, ...],
     number: int,
     class_of: Callable[[str], DeviceClass | None],
-    answers: SelectorAnswers,
+    expressions: dict[str, int],
 ) -> Request:
     where = f"claim {CLAIM.format(claim)}, request {local_name}"
     device_class = class_of(part.device_class_name)
@@ -181,7 +186,7 @@ def _request(  # noqa: PLR0913 - the parts of a request
     if part.allocation_mode not in (EXACT_COUNT, ALL, ""):
         raise PlanError(f"{where}: unsupported count mode {part.allocation_mode}")
     compiled = [
-        (f"{whose}: selector #{n}: ", answers.of(_expression(each, f"{where}, selector #{n}")))
+        (f"{whose}: selector #{n}: ", expressions.setdefault(_expression(each, f"{where}, selector #{n}"), len(expressions)))
         for whose, selectors in (
             (f"class {device_class.metadata.name}", device_class.spec.selectors),
             (f"claim {CLAIM.format(claim)}", part.selectors),
