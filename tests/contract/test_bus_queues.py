@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 
+from berth.bus.connection import message_size
 from berth.bus.interface import (
     BusLostError,
     BusRefusedError,
@@ -14,7 +15,6 @@ from berth.bus.interface import (
     StoreFullError,
     TooLargeError,
 )
-from berth.bus.outgoing import message_size
 from berth.bus.topology import RANKED_BYTES
 from berth.errors import BerthError
 from harness.plugins.fixtures_bus import SHORT_ACK_WAIT, SHORT_DUPLICATE_WINDOW, TEST_TOPOLOGY, BusUnderTest

@@ -6,6 +6,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from berth.bus.admin import differences, stream_config
+from berth.bus.connection import message_size
 from berth.bus.interface import (
     BusRefusedError,
     MissingError,
@@ -21,7 +22,6 @@ from berth.bus.jetstream import (
     header_lines,
     is_copy,
 )
-from berth.bus.outgoing import message_size
 from berth.bus.settings import TopologySettings
 from berth.bus.topology import declared_streams
 from berth.errors import TemporaryError

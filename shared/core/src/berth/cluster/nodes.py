@@ -180,11 +180,15 @@ class Nodes:
 
     def allocatable(self, resource: str) -> Amount:
         """Allocatable amounts: millicores for cpu, base units otherwise, 0 for a resource that a node lacks."""
-        return self.take(self._columns.allocatable.of(resource))
+        return self._amounts(self._columns.allocatable, resource)
 
     def requested(self, resource: str) -> Amount:
         """The requests of the pods on each node, in the same units."""
-        return self.take(self._columns.requested.of(resource))
+        return self._amounts(self._columns.requested, resource)
+
+    def _amounts(self, amounts: AmountColumns, resource: str) -> Amount:
+        column = amounts.always.get(resource)
+        return (amounts.of(resource) if column is None else column)[self._index]
 
     @property
     def nonzero_cpu(self) -> Amount:

@@ -175,6 +175,8 @@ class Snapshot:
         self.version = 0  # increases with every change of a row; an attribute, because every cycle compares it
         self._changes = ChangeLog()
         self._classes = EquivalenceClasses()
+        # The equivalence class of a pending pod; the caller keeps it as long as needed.
+        self.class_of: Callable[[Pod], EquivalenceClass] = self._classes.of
         self._nodes: dict[int, Node] = {}
         self._placed: dict[str, PlacedPod] = {}
         self._on_row: dict[int, dict[str, PlacedPod]] = {}
@@ -304,10 +306,6 @@ class Snapshot:
     def changed_since(self, version: int) -> ChangedRows | None:
         """The rows changed after a version, or None if too many changes were made since."""
         return self._changes.since(version)
-
-    def class_of(self, pod: Pod) -> EquivalenceClass:
-        """The equivalence class of a pending pod; the caller keeps it as long as needed."""
-        return self._classes.of(pod)
 
     @property
     def traits_of_nodes(self) -> int:
