@@ -1,0 +1,419 @@
+"""Functions of expressions: how one is declared, and CEL's standard ones with optionals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from berth.cel.types import (
+    BOOL,
+    BYTES,
+    DOUBLE,
+    DYN,
+    INT,
+    NULL,
+    STRING,
+    UINT,
+    Type,
+    list_of,
+    map_of,
+    optional_of,
+    type_of,
+    variable,
+)
+from berth.cel.values import (
+    ABSENT,
+    MAX_INT,
+    MAX_UINT,
+    MIN_INT,
+    OVERFLOW,
+    UNKNOWN_OVERLOAD,
+    Address,
+    Cidr,
+    Failed,
+    Optional,
+    Quantity,
+    UInt,
+    compare,
+    equal,
+    key_of,
+)
+from berth.cel.values import type_of as type_of_value
+
+
+@dataclass(frozen=True, slots=True)
+class Overload:
+    """One signature of a function, with cel-go's id, by which costs are counted."""
+
+    name: str
+    id: str
+    params: tuple[Type, ...]
+    result: Type
+    run: Callable[..., Any]
+    is_method: bool = False
+
+
+def function(name: str, overload_id: str, params: tuple[Type, ...], result: Type, run: Callable[..., Any]) -> Overload:
+    return Overload(name, overload_id, params, result, run)
+
+
+def method(name: str, overload_id: str, params: tuple[Type, ...], result: Type, run: Callable[..., Any]) -> Overload:
+    """A function that is called on its first parameter."""
+    return Overload(name, overload_id, params, result, run, is_method=True)
+
+
+T: Final = variable("T")
+K: Final = variable("K")
+V: Final = variable("V")
+LIST: Final = list_of(T)
+MAP: Final = map_of(K, V)
+OPTIONAL: Final = optional_of(V)
+
+
+def checked_int(number: int) -> int | Failed:
+    return number if MIN_INT <= number <= MAX_INT else OVERFLOW
+
+
+def _checked_uint(number: int) -> UInt | Failed:
+    return UInt(number) if 0 <= number <= MAX_UINT else Failed("unsigned integer overflow")
+
+
+def _checked(number: int, like: int) -> int | Failed:
+    return _checked_uint(number) if type(like) is UInt else checked_int(number)
+
+
+def add(one: Any, other: Any) -> Any:
+    if type(one) in {int, UInt}:
+        return _checked(int(one) + int(other), one)
+    return one + other
+
+
+def _subtract(one: Any, other: Any) -> Any:
+    return one - other if type(one) is float else _checked(int(one) - int(other), one)
+
+
+def _multiply(one: Any, other: Any) -> Any:
+    return one * other if type(one) is float else _checked(int(one) * int(other), one)
+
+
+def _divide(one: Any, other: Any) -> Any:
+    if type(one) is float:
+        return _divide_floats(one, other)
+    if other == 0:
+        return Failed("division by zero")
+    quotient = abs(int(one)) // abs(int(other))
+    return _checked(quotient if (one < 0) == (other < 0) else -quotient, one)
+
+
+def _divide_floats(one: float, other: float) -> float:
+    if other:
+        return one / other
+    if one == 0 or math.isnan(one):
+        return math.nan
+    return math.copysign(math.inf, one) * math.copysign(1.0, other)
+
+
+def _modulo(one: int, other: int) -> Any:
+    if other == 0:
+        return Failed("modulus by zero")
+    if one == MIN_INT and other == -1:
+        return OVERFLOW
+    rest = abs(int(one)) % abs(int(other))
+    return _checked(-rest if one < 0 else rest, one)
+
+
+def _negate(value: Any) -> Any:
+    return -value if type(value) is float else checked_int(-value)
+
+
+def _ordered(holds: Callable[[int], bool]) -> Callable[[Any, Any], Any]:
+    def run(one: Any, other: Any) -> Any:
+        order = compare(one, other)
+        return order if isinstance(order, Failed) else holds(order)
+
+    return run
+
+
+def _differs(one: Any, other: Any) -> bool:
+    return equal(one, other) is not True
+
+
+def contains(item: Any, among: Any) -> Any:
+    """CEL's ``in``."""
+    if isinstance(among, dict):
+        return key_of(item) in among
+    return any(equal(element, item) is True for element in among)
+
+
+def find(among: Any, key: Any) -> Any:
+    """The element or entry, or why there is none."""
+    if isinstance(among, list):
+        if type(key) is float and not key.is_integer():
+            return Failed(f"unsupported index value: {key:g}")
+        return among[int(key)] if 0 <= key < len(among) else Failed(f"index out of bounds: {int(key)}")
+    value = among.get(key_of(key), _MISSING)
+    return Failed(f"no such key: {shown(key)}") if value is _MISSING else value
+
+
+_MISSING: Final = Failed("")
+
+
+def find_optional(among: Any, key: Any) -> Any:
+    value = find(among, key)
+    return ABSENT if isinstance(value, Failed) else Optional(value)
+
+
+def shown(value: Any) -> str:
+    """A value in an error's text."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _size(value: Any) -> int:
+    return len(value)
+
+
+def _conversion(source: Any, to: Type) -> Failed:
+    return Failed(f"type conversion error from '{type_of_value(source).declared()}' to '{to.declared()}'")
+
+
+def _to_int(value: Any) -> Any:
+    if isinstance(value, float):
+        inside = math.isfinite(value) and -(2.0**63) < value < 2.0**63
+        return int(value) if inside else OVERFLOW
+    if isinstance(value, str):
+        number = _digits(value, signs="+-")
+        inside = number is not None and MIN_INT <= number <= MAX_INT
+        return number if inside else _conversion(value, INT)
+    return checked_int(int(value))
+
+
+def _to_uint(value: Any) -> Any:
+    if isinstance(value, float):
+        inside = math.isfinite(value) and 0 <= value < 2.0**64
+        return UInt(int(value)) if inside else Failed("unsigned integer overflow")
+    if isinstance(value, str):
+        number = _digits(value, signs="")
+        return _conversion(value, UINT) if number is None or number > MAX_UINT else UInt(number)
+    return _checked_uint(int(value))
+
+
+def _digits(text: str, *, signs: str) -> int | None:
+    unsigned = text[1:] if text[:1] and text[0] in signs else text
+    if not (unsigned.isascii() and unsigned.isdigit()) or len(unsigned) > _MAX_DIGITS:
+        return None
+    return -int(unsigned) if text[0] == "-" else int(unsigned)
+
+
+_MAX_DIGITS: Final = 4000  # Python refuses to read longer numbers; none of them fits
+
+
+def _to_double(value: Any) -> Any:
+    if not isinstance(value, str):
+        return float(value)
+    try:
+        plain = value.isascii() and "_" not in value and value == value.strip()
+        number = float(value) if plain else None
+    except ValueError:
+        number = None
+    if number is None or (math.isinf(number) and "inf" not in value.lower()):
+        return _conversion(value, DOUBLE)
+    return number
+
+
+def _to_bool(value: Any) -> Any:
+    if isinstance(value, bool):
+        return value
+    if value in _TRUE:
+        return True
+    return False if value in _FALSE else _conversion(value, BOOL)
+
+
+_TRUE: Final = frozenset({"1", "t", "T", "TRUE", "true", "True"})
+_FALSE: Final = frozenset({"0", "f", "F", "FALSE", "false", "False"})
+
+
+def _to_string(value: Any) -> Any:
+    match value:
+        case bytes():
+            try:
+                return value.decode()
+            except UnicodeDecodeError:
+                return Failed("invalid UTF-8 in bytes, cannot convert to string")
+        case Address():
+            return str(value.address)
+        case Cidr():
+            return f"{value.address}/{value.bits}"
+        case float():
+            return go_float(value)
+        case bool():
+            return "true" if value else "false"
+        case _:
+            return str(value)
+
+
+def go_float(value: float) -> str:
+    """The shortest text that reads back as the same number, in Go's form."""
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
+    exponent = math.floor(math.log10(abs(value))) if value else 0
+    text = repr(value)
+    if -4 <= exponent < 21:  # noqa: PLR2004 - where Go's %g writes no exponent for the shortest form
+        if "e" in text:
+            text = f"{value:.0f}" if exponent > 0 else f"{value:.{20}f}".rstrip("0")
+        return text.removesuffix(".0")
+    mantissa, _, power = (text if "e" in text else f"{value:.16e}").partition("e")
+    return f"{mantissa.removesuffix('.0')}e{int(power):+03d}"
+
+
+def _to_bytes(value: Any) -> Any:
+    return value.encode() if isinstance(value, str) else value
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _insert(into: dict[Any, Any], key: Any, value: Any) -> Any:
+    if key_of(key) in into:
+        return Failed(f"insert failed: key {shown(key)} already exists")
+    return into | {key_of(key): value}
+
+
+def _insert_all(into: dict[Any, Any], entries: dict[Any, Any]) -> Any:
+    doubled = next((key for key in entries if key in into), None)
+    return into | entries if doubled is None else Failed(f"insert failed: key {shown(doubled)} already exists")
+
+
+def _not_strictly_false(value: Any) -> bool:
+    return value is not False
+
+
+def _value_of(optional: Optional) -> Any:
+    return optional.value if optional.present else Failed("optional.none() dereference")
+
+
+def _of_non_zero(value: Any) -> Optional:
+    is_zero = not value if isinstance(value, (bool, int, float, str, bytes, list, dict, type(None))) else False
+    if isinstance(value, Optional):
+        is_zero = not value.present
+    return ABSENT if is_zero else Optional(value)
+
+
+def _unwrap(values: list[Optional]) -> list[Any]:
+    return [optional.value for optional in values if optional.present]
+
+
+def _first(values: list[Any]) -> Optional:
+    return Optional(values[0]) if values else ABSENT
+
+
+def _last(values: list[Any]) -> Optional:
+    return Optional(values[-1]) if values else ABSENT
+
+
+def _string_method(name: str, run: Callable[[str, str], bool]) -> Overload:
+    return method(name, _STRING_METHODS[name], (STRING, STRING), BOOL, run)
+
+
+_STRING_METHODS: Final = {
+    "contains": "contains_string",
+    "startsWith": "starts_with_string",
+    "endsWith": "ends_with_string",
+}
+_NUMBERS: Final = (("int64", INT), ("uint64", UINT), ("double", DOUBLE))
+_LESS: Final = (
+    ("_<_", "less", lambda order: order < 0),
+    ("_<=_", "less_equals", lambda order: order <= 0),
+    ("_>_", "greater", lambda order: order > 0),
+    ("_>=_", "greater_equals", lambda order: order >= 0),
+)
+
+
+def _comparisons() -> list[Overload]:
+    overloads = []
+    for operator, word, holds in _LESS:
+        run = _ordered(holds)
+        overloads += [function(operator, f"{word}_{name}", (of, of), BOOL, run) for name, of in _NUMBERS]
+        overloads += [function(operator, f"{word}_bool", (BOOL, BOOL), BOOL, run)]
+        overloads += [function(operator, f"{word}_string", (STRING, STRING), BOOL, run)]
+        overloads += [function(operator, f"{word}_bytes", (BYTES, BYTES), BOOL, run)]
+        overloads += [
+            function(operator, f"{word}_{left}_{right}", (one, other), BOOL, run)
+            for left, one in _NUMBERS
+            for right, other in _NUMBERS
+            if one != other
+        ]
+    return overloads
+
+
+def _arithmetic() -> list[Overload]:
+    operators = (("_+_", "add", add), ("_-_", "subtract", _subtract), ("_*_", "multiply", _multiply), ("_/_", "divide", _divide))
+    overloads = [
+        function(operator, f"{word}_{name}", (of, of), of, run)
+        for operator, word, run in operators
+        for name, of in _NUMBERS
+    ]
+    overloads += [function("_+_", f"add_{of}", (of, of), of, add) for of in (STRING, BYTES)]
+    return [*overloads, function("_+_", "add_list", (LIST, LIST), LIST, add)]
+
+
+STANDARD: Final[tuple[Overload, ...]] = (
+    function("_==_", "equals", (T, T), BOOL, equal),
+    function("_!=_", "not_equals", (T, T), BOOL, _differs),
+    *_comparisons(),
+    *_arithmetic(),
+    function("_%_", "modulo_int64", (INT, INT), INT, _modulo),
+    function("_%_", "modulo_uint64", (UINT, UINT), UINT, _modulo),
+    function("-_", "negate_int64", (INT,), INT, _negate),
+    function("-_", "negate_double", (DOUBLE,), DOUBLE, _negate),
+    function("!_", "logical_not", (BOOL,), BOOL, lambda value: not value),
+    function("_&&_", "logical_and", (BOOL, BOOL), BOOL, _same),
+    function("_||_", "logical_or", (BOOL, BOOL), BOOL, _same),
+    function("_?_:_", "conditional", (BOOL, T, T), T, _same),
+    function("@not_strictly_false", "not_strictly_false", (BOOL,), BOOL, _not_strictly_false),
+    function("@in", "in_list", (T, LIST), BOOL, contains),
+    function("@in", "in_map", (K, MAP), BOOL, contains),
+    function("_[_]", "index_list", (LIST, INT), T, find),
+    function("_[_]", "index_map", (MAP, K), V, find),
+    function("_[_]", "optional_list_index_int", (optional_of(LIST), INT), optional_of(T), _same),
+    function("_[_]", "optional_map_index_value", (optional_of(MAP), K), OPTIONAL, _same),
+    function("_[?_]", "list_optindex_optional_int", (LIST, INT), optional_of(T), find_optional),
+    function("_[?_]", "optional_list_optindex_optional_int", (optional_of(LIST), INT), optional_of(T), _same),
+    function("_[?_]", "map_optindex_optional_value", (MAP, K), OPTIONAL, find_optional),
+    function("_[?_]", "optional_map_optindex_optional_value", (optional_of(MAP), K), OPTIONAL, _same),
+    *(function("size", f"size_{name}", (of,), INT, _size) for name, of in
+      (("string", STRING), ("bytes", BYTES), ("list", LIST), ("map", MAP))),
+    *(method("size", f"{name}_size", (of,), INT, _size) for name, of in
+      (("string", STRING), ("bytes", BYTES), ("list", LIST), ("map", MAP))),
+    _string_method("contains", lambda text, part: part in text),
+    _string_method("startsWith", str.startswith),
+    _string_method("endsWith", str.endswith),
+    function("dyn", "to_dyn", (T,), DYN, _same),
+    function("type", "type", (T,), type_of(T), type_of_value),
+    *(function("bool", f"{of}_to_bool", (of,), BOOL, _to_bool) for of in (BOOL, STRING)),
+    *(function("bytes", f"{of}_to_bytes", (of,), BYTES, _to_bytes) for of in (BYTES, STRING)),
+    *(function("double", f"{name}_to_double", (of,), DOUBLE, _to_double) for name, of in (*_NUMBERS, ("string", STRING))),
+    *(function("int", f"{name}_to_int64", (of,), INT, _to_int) for name, of in (*_NUMBERS, ("string", STRING))),
+    *(function("uint", f"{name}_to_uint64", (of,), UINT, _to_uint) for name, of in (*_NUMBERS, ("string", STRING))),
+    *(function("string", f"{name}_to_string", (of,), STRING, _to_string) for name, of in
+      (*_NUMBERS, ("string", STRING), ("bytes", BYTES), ("bool", BOOL))),
+    function("optional.of", "optional_of", (V,), OPTIONAL, Optional),
+    function("optional.ofNonZeroValue", "optional_ofNonZeroValue", (V,), OPTIONAL, _of_non_zero),
+    function("optional.none", "optional_none", (), OPTIONAL, lambda: ABSENT),
+    method("value", "optional_value", (OPTIONAL,), V, _value_of),
+    method("hasValue", "optional_hasValue", (OPTIONAL,), BOOL, lambda optional: optional.present),
+    method("or", "optional_or_optional", (OPTIONAL, OPTIONAL), OPTIONAL, _same),
+    method("orValue", "optional_orValue_value", (OPTIONAL, V), V, _same),
+    method("first", "list_first", (list_of(V),), OPTIONAL, _first),
+    method("last", "list_last", (list_of(V),), OPTIONAL, _last),
+    function("optional.unwrap", "optional_unwrap", (list_of(OPTIONAL),), list_of(V), _unwrap),
+    method("unwrapOpt", "optional_unwrapOpt", (list_of(OPTIONAL),), list_of(V), _unwrap),
+    function("cel.@mapInsert", "@mapInsert_map_key_value", (MAP, K, V), MAP, _insert),
+    function("cel.@mapInsert", "@mapInsert_map_map", (MAP, MAP), MAP, _insert_all),
+)

@@ -1,0 +1,690 @@
+"""Turns a checked expression into Python closures that compute its value and count its cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from berth.cel import costs
+from berth.cel.check import FUNCTIONS, TYPE_NAMES, Checked, failed
+from berth.cel.errors import CompileError
+from berth.cel.functions import Overload, find
+from berth.cel.strings import compiled
+from berth.cel.syntax import (
+    Call,
+    Comprehension,
+    CreateList,
+    CreateMap,
+    CreateStruct,
+    Ident,
+    Literal,
+    Node,
+    Select,
+)
+from berth.cel.types import DEVICE, Type, is_dynamic
+from berth.cel.values import (
+    ABSENT,
+    UNKNOWN_OVERLOAD,
+    Domains,
+    Failed,
+    Optional,
+    equal,
+    key_of,
+    keys,
+    type_of,
+)
+
+
+class CostLimitReached(Exception):  # noqa: N818 - it ends an evaluation, as StopIteration ends a loop
+    pass
+
+
+# Elements that `+` on lists may copy in an evaluation: Kubernetes counts 1 for any such call, since Go does not copy.
+_MAX_COPIED: Final = 10_000_000
+
+
+class Frame:
+    """One evaluation: the variables, and what it cost so far."""
+
+    __slots__ = ("copied", "cost", "limit", "slots")
+
+    def __init__(self, device: Any, variables: int, limit: int) -> None:
+        self.slots: list[Any] = [device] + [None] * variables
+        self.cost = 0
+        self.copied = 0
+        self.limit = limit
+
+    def pay(self, cost: int) -> None:
+        self.cost += cost
+        if self.cost > self.limit:
+            raise CostLimitReached
+
+
+Run = Callable[[Frame], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    run: Run
+    variables: int
+
+    def evaluate(self, device: Any, limit: int) -> tuple[Any, int]:
+        """The value and its cost.
+
+        Raises:
+            CostLimitReached: at the limit.
+        """
+        frame = Frame(device, self.variables, limit)
+        value = self.run(frame)
+        frame.pay(0)
+        return value, frame.cost
+
+
+def program(checked: Checked) -> Program:
+    """The expression, ready to run.
+
+    Raises:
+        CompileError: a constant part of it always fails.
+    """
+    planner = _Planner(checked)
+    run = planner.plan(checked.parsed.root).run
+    return Program(run, planner.slots - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Constant:
+    """A part whose value is known before."""
+
+    value: Any
+
+    @property
+    def run(self) -> Run:
+        value = self.value
+        return lambda _frame: value
+
+
+@dataclass(frozen=True, slots=True)
+class _Computed:
+    run: Run
+
+
+# A step of a path, as `.name` or `[index]`: from a value to the next one, or Failed.
+Step = Callable[[Frame, Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Path:
+    """A value and steps from it, such as ``device.attributes["d"].?id``. Reading the value itself costs ``base``."""
+
+    start: Run
+    base: int
+    steps: tuple[Step, ...] = ()
+
+    def then(self, step: Step) -> _Path:
+        return _Path(self.start, self.base, (*self.steps, step))
+
+    @property
+    def run(self) -> Run:
+        return self.reading(self.base)
+
+    def reading(self, base: int) -> Run:
+        """Compute the value, at a cost of ``base`` and that of the steps."""
+        start, steps = self.start, self.steps
+
+        def run(frame: Frame) -> Any:
+            value = start(frame)
+            frame.cost += base
+            for step in steps:
+                if type(value) is Failed:
+                    return value
+                value = step(frame, value)
+            return value
+
+        return run
+
+
+_Plan = _Constant | _Computed | _Path
+
+
+def _of_constant(frame: Frame, value: Any, key: Any) -> Any:
+    frame.cost += 1
+    if type(value) is dict:  # nearly all selections
+        found = value.get(key, _MISSING)
+        return Failed(f"no such key: {key}") if found is _MISSING else found
+    return _selected(value, key)
+
+
+_MISSING: Final = object()
+
+
+def _selected(value: Any, key: Any) -> Any:
+    if type(value) is Optional:
+        if not value.present:
+            return value
+        inside = _selected_optionally(value.value, key)
+        return inside if isinstance(inside, (Failed, Optional)) else Optional(inside)
+    if not isinstance(value, (dict, list)):
+        return UNKNOWN_OVERLOAD
+    if isinstance(value, list) and (isinstance(key, bool) or not isinstance(key, (int, float))):
+        return Failed(f"unsupported index type '{type_of(key).declared()}' in list")
+    return find(value, key)
+
+
+def _selected_optionally(value: Any, key: Any) -> Any:
+    """An optional of the element; absent where there is none."""
+    if type(value) is Optional:
+        return _selected_optionally(value.value, key) if value.present else ABSENT
+    found = _selected(value, key)
+    if not isinstance(found, Failed):
+        return Optional(found)
+    return ABSENT if isinstance(value, (dict, list)) else found
+
+
+def _has(value: Any, name: str) -> bool | Failed:
+    if type(value) is Optional:
+        return value.present and _has(value.value, name)
+    if not isinstance(value, dict):
+        return UNKNOWN_OVERLOAD
+    return name in value or isinstance(value, Domains)
+
+
+_CONVERSIONS: Final = frozenset({"bool", "bytes", "double", "dyn", "int", "string", "uint"})
+
+
+@dataclass(slots=True)
+class _Planner:
+    checked: Checked
+    slots: int = 1
+    scopes: list[dict[str, int]] = field(default_factory=lambda: [{"device": 0}])
+
+    def plan(self, node: Node) -> _Plan:
+        match node:
+            case Literal():
+                return _Constant(node.value)
+            case Ident():
+                return self._ident(node)
+            case Select():
+                return self._select(node)
+            case Call():
+                return self._call(node)
+            case CreateList():
+                return self._list(node)
+            case CreateMap():
+                return self._map(node)
+            case Comprehension():
+                return _Computed(self._comprehension(node))
+            case CreateStruct():
+                raise CompileError(self.checked.parsed.text, f"undeclared reference to '{node.name}'")
+
+    def _run(self, node: Node) -> Run:
+        return self.plan(node).run
+
+    def _ident(self, node: Ident) -> _Plan:
+        slot = next((scope[node.name] for scope in reversed(self.scopes) if node.name in scope), None)
+        if slot is None:
+            return _Constant(Type(TYPE_NAMES[node.name.removeprefix(".")].name))
+        return _Path(lambda frame: frame.slots[slot], costs.NAME)
+
+    def _operand(self, node: Node) -> _Path:
+        plan = self.plan(node)
+        return plan if isinstance(plan, _Path) else _Path(plan.run, costs.NAME)
+
+    def _select(self, node: Select) -> _Plan:
+        name = node.field
+        if not node.test:
+            return self._operand(node.operand).then(lambda frame, value: _of_constant(frame, value, name))
+        # Testing costs what reading the operand costs: Kubernetes takes off 1 for the test.
+        return _Computed(self._operand(node.operand).then(lambda _frame, value: _has(value, name)).run)
+
+    # -- calls
+
+    def _call(self, node: Call) -> _Plan:
+        special = _SPECIAL.get(node.function)
+        if special and (node.target is None or node.function in {"or", "orValue"}):
+            return special(self, node)
+        candidates = self.checked.overloads[node.id]
+        nodes = (node.target, *node.args) if candidates[0].is_method and node.target is not None else node.args
+        plans = [self.plan(part) for part in nodes]
+        name = candidates[0].name
+        if name in _CONVERSIONS and len(plans) == 1 and isinstance(plans[0], _Constant):
+            return self._converted(name, candidates, plans[0])
+        self._read_regex(name, plans)
+        run = _dispatch(name, candidates, [self.checked.types[part.id] for part in nodes])
+        cost = costs.cost_of(name, candidates[0].id if len(candidates) == 1 else "")
+        return _Computed(_applied(run, cost, [plan.run for plan in plans]))
+
+    def _converted(self, name: str, candidates: tuple[Overload, ...], plan: _Constant) -> _Plan:
+        value = _dispatch(name, candidates, [Type("dyn")])(plan.value)
+        if isinstance(value, Failed):
+            raise CompileError(self.checked.parsed.text, f"program instantiation failed: {value.reason}")
+        return _Constant(value)
+
+    def _read_regex(self, name: str, plans: Sequence[_Plan]) -> None:
+        if name in {"find", "findAll"} and isinstance(plans[1], _Constant):
+            regex = compiled(plans[1].value)
+            if isinstance(regex, str):
+                raise CompileError(
+                    self.checked.parsed.text, f"program instantiation failed: error parsing regexp: {regex}"
+                )
+
+    def _logical(self, node: Call, *, decides: bool) -> _Plan:
+        left, right = (self._run(arg) for arg in node.args)
+
+        def run(frame: Frame) -> Any:
+            one = left(frame)
+            if one is decides:
+                return decides
+            other = right(frame)
+            if other is decides:
+                return decides
+            for value in (one, other):
+                if type(value) is not bool:
+                    return value if type(value) is Failed else UNKNOWN_OVERLOAD
+            return not decides
+
+        return _Computed(run)
+
+    def _and(self, node: Call) -> _Plan:
+        return self._logical(node, decides=False)
+
+    def _or(self, node: Call) -> _Plan:
+        return self._logical(node, decides=True)
+
+    def _conditional(self, node: Call) -> _Plan:
+        condition = self._run(node.args[0])
+        # A name or path in a branch costs its steps only.
+        branches = [self.plan(arg) for arg in node.args[1:]]
+        yes, no = (plan.reading(0) if isinstance(plan, _Path) else plan.run for plan in branches)
+
+        def run(frame: Frame) -> Any:
+            value = condition(frame)
+            if value is True:
+                return yes(frame)
+            if value is False:
+                return no(frame)
+            return value if type(value) is Failed else UNKNOWN_OVERLOAD
+
+        return _Path(run, 0)
+
+    def _index(self, node: Call) -> _Plan:
+        return self._indexed(node, _of_constant_index)
+
+    def _optional_index(self, node: Call) -> _Plan:
+        return self._indexed(node, _optionally)
+
+    def _indexed(self, node: Call, read: Callable[[Frame, Any, Any], Any]) -> _Plan:
+        operand, index = self._operand(node.args[0]), self.plan(node.args[1])
+        if isinstance(index, _Constant):
+            key = index.value
+            return operand.then(lambda frame, value: read(frame, value, key))
+        run = index.reading(0) if isinstance(index, _Path) else index.run
+
+        def step(frame: Frame, value: Any) -> Any:
+            key = run(frame)
+            return key if type(key) is Failed else read(frame, value, key)
+
+        return operand.then(step)
+
+    def _or_optional(self, node: Call) -> _Plan:
+        return self._or_value(node)
+
+    def _or_value(self, node: Call) -> _Plan:
+        assert node.target is not None  # noqa: S101 - `_call` asked
+        target, other = self._run(node.target), self._run(node.args[0])
+        whole = node.function == "or"
+
+        def run(frame: Frame) -> Any:
+            optional = target(frame)
+            if type(optional) is Failed:
+                return optional
+            if type(optional) is not Optional:
+                return UNKNOWN_OVERLOAD
+            if not optional.present:
+                return other(frame)
+            return optional if whole else optional.value
+
+        return _Computed(run)
+
+    def _in(self, node: Call) -> _Plan:
+        item, among = (self.plan(arg) for arg in node.args)
+        candidates = self.checked.overloads[node.id]
+        one_list = len(candidates) == 1 and candidates[0].id == "in_list"
+        if one_list and isinstance(among, _Constant) and all(type(value) in _HASHED for value in among.value):
+            return self._in_constants(item.run, among.value)
+        run = _dispatch("@in", candidates, [self.checked.types[arg.id] for arg in node.args])
+        cost = costs.cost_of("@in", candidates[0].id if len(candidates) == 1 else "")
+        return _Computed(_applied(run, cost, [item.run, among.run]))
+
+    def _in_constants(self, item: Run, values: list[Any]) -> _Plan:
+        """Free of cost, as for kube-scheduler."""
+        if not values:
+            return _Constant(False)  # noqa: FBT003
+        known = {key_of(value) for value in values}
+
+        def run(frame: Frame) -> Any:
+            value = item(frame)
+            if type(value) is Failed:
+                return value
+            return type(value) in _HASHED and key_of(value) in known
+
+        return _Computed(run)
+
+    # -- lists, maps, loops
+
+    def _list(self, node: CreateList) -> _Plan:
+        plans = [self.plan(element) for element in node.elements]
+        optional = node.optional
+        if not optional and all(isinstance(plan, _Constant) for plan in plans):
+            return _Constant([plan.value for plan in plans if isinstance(plan, _Constant)])
+        runs = [plan.run for plan in plans]
+
+        def run(frame: Frame) -> Any:
+            values = []
+            for index, element in enumerate(runs):
+                value = element(frame)
+                if type(value) is Failed:
+                    frame.pay(costs.LIST)
+                    return value
+                if index not in optional:
+                    values.append(value)
+                elif value.present:
+                    values.append(value.value)
+            frame.pay(costs.LIST)
+            return values
+
+        return _Computed(run)
+
+    def _map(self, node: CreateMap) -> _Plan:
+        plans = [(self.plan(entry.key), self.plan(entry.value), entry.optional) for entry in node.entries]
+        runs = [(key.run, value.run, optional) for key, value, optional in plans]
+
+        def made(frame: Frame) -> Any:
+            entries: dict[Any, Any] = {}
+            for key_run, value_run, optional in runs:
+                key = key_run(frame)
+                if type(key) is Failed:
+                    return key
+                value = value_run(frame)
+                if type(value) is Failed:
+                    return value
+                if type(key) not in _KEYS:
+                    return Failed(f"unsupported key type: {type_of(key).declared()}")
+                if optional and not value.present:
+                    entries.pop(key_of(key), None)
+                    continue
+                if key_of(key) in entries:
+                    return Failed(f"Failed with repeated key: {key}")
+                entries[key_of(key)] = value.value if optional else value
+            return entries
+
+        def run(frame: Frame) -> Any:
+            entries = made(frame)
+            frame.pay(costs.MAP)
+            return entries
+
+        if all(isinstance(part, _Constant) for key, value, _ in plans for part in (key, value)):
+            return _Constant(made(Frame(None, 0, costs.COST_LIMIT)))
+        return _Computed(run)
+
+    def _comprehension(self, node: Comprehension) -> Run:
+        source, init = self._run(node.range), self._run(node.init)
+        accu = self.slots
+        one, two = accu + 1, accu + 2
+        self.slots += 3
+        self.scopes.append({node.accu: accu})
+        self.scopes.append({node.variable: one} | ({node.variable2: two} if node.variable2 else {}))
+        condition = self._run(node.condition)
+        step = self._collecting(node, accu) or self._run(node.step)
+        self.scopes.pop()
+        result = self._run(node.result)
+        self.scopes.pop()
+        of_two = bool(node.variable2)
+
+        def run(frame: Frame) -> Any:
+            over = source(frame)
+            if type(over) is Failed:
+                return over
+            if not isinstance(over, (list, dict)):
+                return _not_iterable(over, of_two=of_two)
+            slots = frame.slots
+            before = slots[accu : accu + 3]
+            slots[accu] = init(frame)
+            for slots[one], slots[two] in _pairs(over) if of_two else _singles(over):
+                if condition(frame) is not True:
+                    break
+                slots[accu] = step(frame)
+                if frame.cost > frame.limit:
+                    raise CostLimitReached
+            value = result(frame)
+            slots[accu : accu + 3] = before
+            return value
+
+        return run
+
+    def _collecting(self, node: Comprehension, accu: int) -> Run | None:
+        """The step of a loop that makes a list or map, without a copy of it for each element; None for other loops."""
+        step, condition = node.step, None
+        if isinstance(step, Call) and step.function == "_?_:_" and _is_name(step.args[2], node.accu):
+            condition, step = self._run(step.args[0]), step.args[1]
+        if not isinstance(step, Call) or not step.args or not _is_name(step.args[0], node.accu):
+            return None
+        collect: Run | None = None
+        if step.function == "_+_" and isinstance(node.init, CreateList) and not node.init.elements:
+            collect = self._appending(step.args[1], accu)
+        elif step.function == "cel.@mapInsert" and isinstance(node.init, CreateMap):
+            collect = self._inserting(step.args[1:], accu)
+        if collect is None or condition is None:
+            return collect
+        return _collect_if(condition, collect, accu)
+
+    def _appending(self, node: Node, accu: int) -> Run | None:
+        if not isinstance(node, CreateList):
+            return None
+        more = self._run(node)
+
+        def run(frame: Frame) -> Any:
+            frame.cost += costs.NAME
+            values = more(frame)
+            frame.cost += 1
+            known = frame.slots[accu]
+            if type(known) is Failed:
+                return known
+            if type(values) is Failed:
+                return values
+            known.extend(values)
+            return known
+
+        return run
+
+    def _inserting(self, args: Sequence[Node], accu: int) -> Run:
+        runs = [self._run(arg) for arg in args]
+
+        def run(frame: Frame) -> Any:
+            frame.cost += costs.NAME
+            known = frame.slots[accu]
+            if type(known) is Failed:
+                return known
+            values = []
+            for part in runs:
+                value = part(frame)
+                if type(value) is Failed:
+                    return value
+                values.append(value)
+            frame.cost += 1
+            entries = {key_of(values[0]): values[1]} if len(values) > 1 else values[0]
+            if not isinstance(entries, dict):
+                return UNKNOWN_OVERLOAD
+            doubled = next((key for key in keys(entries) if key_of(key) in known), _MISSING)
+            if doubled is not _MISSING:
+                return Failed(f"insert failed: key {doubled} already exists")
+            known.update(entries)
+            return known
+
+        return run
+
+
+def _of_constant_index(frame: Frame, value: Any, key: Any) -> Any:
+    frame.cost += 1
+    return _selected(value, key)
+
+
+def _optionally(frame: Frame, value: Any, key: Any) -> Any:
+    found = _selected_optionally(value, key)
+    if found is not ABSENT:
+        frame.cost += 1
+    return found
+
+
+def _optional_select(planner: _Planner, node: Call) -> _Plan:
+    operand, name = planner._operand(node.args[0]), node.args[1]  # noqa: SLF001 - of the table below
+    assert isinstance(name, Literal)  # noqa: S101 - the check saw to it
+    key = name.value
+    return operand.then(lambda frame, value: _optionally(frame, value, key))
+
+
+_HASHED: Final = frozenset({bool, int, float, str, type(None)})
+_KEYS: Final = frozenset({bool, int, str})
+
+_SPECIAL: Final[dict[str, Callable[[_Planner, Call], _Plan]]] = {
+    "_&&_": _Planner._and,  # noqa: SLF001 - the table of the class above
+    "_||_": _Planner._or,  # noqa: SLF001
+    "_?_:_": _Planner._conditional,  # noqa: SLF001
+    "_[_]": _Planner._index,  # noqa: SLF001
+    "_[?_]": _Planner._optional_index,  # noqa: SLF001
+    "_?._": _optional_select,
+    "@in": _Planner._in,  # noqa: SLF001
+    "or": _Planner._or_value,  # noqa: SLF001
+    "orValue": _Planner._or_value,  # noqa: SLF001
+}
+
+
+def _is_name(node: Node, name: str) -> bool:
+    return isinstance(node, Ident) and node.name == name
+
+
+def _collect_if(condition: Run, collect: Run, accu: int) -> Run:
+    def run(frame: Frame) -> Any:
+        value = condition(frame)
+        if value is True:
+            return collect(frame)
+        if value is False:
+            return frame.slots[accu]
+        return value if type(value) is Failed else UNKNOWN_OVERLOAD
+
+    return run
+
+
+def _singles(over: Any) -> list[tuple[Any, Any]]:
+    return [(value, None) for value in (keys(over) if isinstance(over, dict) else over)]
+
+
+def _pairs(over: Any) -> list[tuple[Any, Any]]:
+    if isinstance(over, dict):
+        return list(zip(keys(over), over.values(), strict=True))
+    return list(enumerate(over))
+
+
+def _not_iterable(value: Any, *, of_two: bool) -> Failed:
+    kind = _GO_TYPES.get(type_of(value).name, type_of(value).name)
+    if of_two:
+        return Failed(f"unsupported comprehension range type: {kind}")
+    return Failed(f"got '{kind}', expected iterable type")
+
+
+_GO_TYPES: Final = {
+    "bool": "types.Bool", "bytes": "types.Bytes", "double": "types.Double", "int": "types.Int", "string": "types.String",
+    "uint": "types.Uint", "null_type": "types.Null", "kubernetes.Semver": "cel.Semver",
+    "kubernetes.Quantity": "cel.Quantity",
+}  # fmt: skip
+
+
+# -- how a call finds its signature
+
+
+def _applied(function: Callable[..., Any], cost: costs.CallCost | None, runs: Sequence[Run]) -> Run:
+    if len(runs) == 2:  # noqa: PLR2004 - most calls
+        return _applied_to_two(function, cost, *runs)
+    few = len(runs) < 3  # noqa: PLR2004 - with three arguments or more, the first that fails ends the call
+
+    def run(frame: Frame) -> Any:
+        args = []
+        for part in runs:
+            value = part(frame)
+            if type(value) is Failed and not few:
+                return value
+            args.append(value)
+        return _called(frame, function, cost, args)
+
+    return run
+
+
+def _applied_to_two(function: Callable[..., Any], cost: costs.CallCost | None, left: Run, right: Run) -> Run:
+    if cost is not None:
+        return lambda frame: _called(frame, function, cost, (left(frame), right(frame)))
+
+    def run(frame: Frame) -> Any:
+        one, other = left(frame), right(frame)
+        frame.cost += 1
+        if type(one) is Failed:
+            return one
+        return other if type(other) is Failed else function(one, other)
+
+    return run
+
+
+def _called(frame: Frame, function: Callable[..., Any], cost: costs.CallCost | None, args: Sequence[Any]) -> Any:
+    afterwards = cost in costs.PAID_AFTERWARDS
+    if not afterwards:
+        frame.pay(cost(args, None) if cost else 1)
+    failure = next((arg for arg in args if type(arg) is Failed), None)
+    value = failure
+    if failure is None or function is _NOT_STRICTLY_FALSE:
+        value = function(*args)
+    if afterwards and cost:
+        frame.pay(cost(args, value))
+    return value
+
+
+_NOT_STRICTLY_FALSE: Final = FUNCTIONS["@not_strictly_false"][0].run
+# They find out themselves what their arguments are.
+_UNGUARDED: Final = frozenset({"_==_", "_!=_", "_<_", "_<=_", "_>_", "_>=_", "@not_strictly_false", "type", "dyn"})
+
+
+def _dispatch(name: str, candidates: tuple[Overload, ...], types: Sequence[Type]) -> Callable[..., Any]:
+    """The function of the signature that fits the arguments; checked at run time where types are not known before."""
+    if name in _UNGUARDED or (len(candidates) == 1 and not any(map(_is_open, types))):
+        return candidates[0].run
+    of_name = [
+        overload
+        for overload in FUNCTIONS[name]
+        if overload.is_method is candidates[0].is_method and len(overload.params) == len(types)
+    ]
+    signatures = list(candidates) if len(candidates) == 1 else of_name
+
+    def run(*args: Any) -> Any:
+        for overload in signatures:
+            if all(_accepts(param, arg) for param, arg in zip(overload.params, args, strict=True)):
+                return overload.run(*args)
+        return UNKNOWN_OVERLOAD
+
+    return run
+
+
+def _is_open(of: Type) -> bool:
+    return is_dynamic(of) or any(map(_is_open, of.params))
+
+
+def _accepts(param: Type, value: Any) -> bool:
+    """Whether a value has the type; of a list or map its first element is asked, as by kube-scheduler."""
+    if param.is_variable or is_dynamic(param):
+        return True
+    if type_of(value).name != param.name:
+        return False
+    if param.name == "list":
+        return not value or _accepts(param.params[0], value[0])
+    if param.name == "map":
+        return not value or all(
+            _accepts(of, part) for of, part in zip(param.params, (keys(value)[0], next(iter(value.values()))), strict=True)
+        )
+    return True
