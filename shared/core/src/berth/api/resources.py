@@ -84,16 +84,11 @@ def _rounded_up(quantity: str | float, scale: int) -> int:
     digits = text.removesuffix("m")
     if len(digits) <= _MAX_PLAIN_DIGITS and digits.isascii() and digits.isdigit():  # 1 us instead of 7
         return int(digits) * scale if digits is text else -(-int(digits) * scale // _MILLI)
-    amount = exact(text) * scale
-    return max(-MAX_VALUE, min(MAX_VALUE, math.ceil(amount) if amount > 0 else math.floor(amount)))
+    exact = _exact(text) * scale
+    return max(-MAX_VALUE, min(MAX_VALUE, math.ceil(exact) if exact > 0 else math.floor(exact)))
 
 
-def exact(text: str) -> Fraction:
-    """The quantity as it is written, without rounding.
-
-    Raises:
-        QuantityError: not a quantity.
-    """
+def _exact(text: str) -> Fraction:
     form = _FORM.fullmatch(text)
     if form is None:
         raise QuantityError(f"want a quantity such as 500m or 2Gi, got {text!r}")

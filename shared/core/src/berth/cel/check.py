@@ -5,7 +5,7 @@ The result says which signatures each call may have. Texts are cel-go's, as the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Final
@@ -80,7 +80,7 @@ DEVICE_FIELDS: Final[Mapping[str, Type]] = {
 }
 # Names of types are values: `type(1) == int`.
 TYPE_NAMES: Final[Mapping[str, Type]] = {
-    of.name: of for of in (BOOL, BYTES, DOUBLE, DYN, INT, NULL, STRING, UINT, TYPE, IP, CIDR, DEVICE)
+    of.name: of for of in (BOOL, BYTES, DOUBLE, DYN, INT, NULL, STRING, UINT, TYPE, IP, CIDR)
 } | {"list": list_of(DYN), "map": map_of(DYN, DYN), "optional_type": optional_of(variable("V"))}
 _VARIABLES: Final[Mapping[str, Type]] = {"device": DEVICE} | {name: type_of(of) for name, of in TYPE_NAMES.items()}
 
@@ -157,7 +157,7 @@ class _Checker:
         return ERROR
 
     def _undeclared(self, node: Node, name: str) -> Type:
-        if name in UNSUPPORTED or name.startswith("format."):
+        if name in UNSUPPORTED or name.startswith(("format.", "google.protobuf.")):
             raise UnsupportedError(self.parsed.text, f"berth does not evaluate {name}")
         return self._error(node, f"undeclared reference to '{name}' (in container '')")
 
@@ -307,7 +307,7 @@ class _Checker:
             one, two = (INT, of.params[0]) if node.variable2 else (of.params[0], DYN)
         elif of.name == "map":
             one, two = of.params
-        elif is_dynamic(of) or of == ERROR or of.is_variable:
+        elif of in {DYN, ERROR} or of.is_variable:
             self._fits(DYN, of)
             one = two = DYN
         else:
@@ -363,10 +363,30 @@ def _validate(checked: Checked) -> None:
             case Call(function="matches", args=(*_, Literal(value=str(pattern)) as literal)):
                 if isinstance(compiled(pattern), str):
                     errors.append((literal.id, "invalid matches argument"))
+            case CreateList():
+                elements = [
+                    (element, checked.types[element.id], index in node.optional)
+                    for index, element in enumerate(node.elements)
+                ]
+                errors += _of_one_type(elements)
+            case CreateMap():
+                errors += _of_one_type([(entry.key, checked.types[entry.key.id], False) for entry in node.entries])
+                errors += _of_one_type(
+                    [(entry.value, checked.types[entry.value.id], entry.optional) for entry in node.entries]
+                )
             case _:
                 pass
     if errors:
-        raise failed(parsed, errors)
+        raise failed(parsed, sorted(errors, key=lambda error: parsed.positions.get(error[0], 0)))
+
+
+def _of_one_type(parts: Sequence[tuple[Node, Type, bool]]) -> list[tuple[int, str]]:
+    """The first element whose type is not the first one's; of an optional element its value's type counts."""
+    types = [of.params[0] if optional and of.params else of for _, of, optional in parts]
+    for (node, _, _), of in zip(parts, types, strict=True):
+        if of != types[0]:
+            return [(node.id, f"expected type '{types[0]}' but found '{of}'")]
+    return []
 
 
 def walk(node: Node) -> Iterable[Node]:

@@ -76,7 +76,7 @@ def _made(_args: Sequence[Any], result: Any) -> int:
 
 def _flattened(args: Sequence[Any], _result: Any) -> int:
     depth = args[1] if len(args) > 1 else 1
-    return 1 + LIST + max(0, int(size(args[0]) * depth))
+    return 1 + LIST + int(size(args[0]) * depth)
 
 
 def _among_themselves(argument: int) -> CallCost:

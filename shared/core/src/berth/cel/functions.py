@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, Final
 
 from berth.cel.types import (
@@ -13,7 +14,6 @@ from berth.cel.types import (
     DOUBLE,
     DYN,
     INT,
-    NULL,
     STRING,
     UINT,
     Type,
@@ -25,16 +25,15 @@ from berth.cel.types import (
 )
 from berth.cel.values import (
     ABSENT,
+    HAVE_ORDER,
     MAX_INT,
     MAX_UINT,
     MIN_INT,
     OVERFLOW,
-    UNKNOWN_OVERLOAD,
-    Address,
+        Address,
     Cidr,
     Failed,
     Optional,
-    Quantity,
     UInt,
     compare,
     equal,
@@ -128,10 +127,14 @@ def _negate(value: Any) -> Any:
     return -value if type(value) is float else checked_int(-value)
 
 
-def _ordered(holds: Callable[[int], bool]) -> Callable[[Any, Any], Any]:
+def _ordered(operator: str, holds: Callable[[int], bool]) -> Callable[[Any, Any], Any]:
+    without_order = Failed(f"no such overload: {operator}")
+
     def run(one: Any, other: Any) -> Any:
         order = compare(one, other)
-        return order if isinstance(order, Failed) else holds(order)
+        if isinstance(order, Failed):
+            return order if type(one) in HAVE_ORDER else without_order
+        return holds(order)
 
     return run
 
@@ -143,15 +146,16 @@ def _differs(one: Any, other: Any) -> bool:
 def contains(item: Any, among: Any) -> Any:
     """CEL's ``in``."""
     if isinstance(among, dict):
-        return key_of(item) in among
+        return type(item) in _KEYS and key_of(item) in among
     return any(equal(element, item) is True for element in among)
+
+
+_KEYS: Final = frozenset({bool, int, UInt, float, str, type(None)})
 
 
 def find(among: Any, key: Any) -> Any:
     """The element or entry, or why there is none."""
     if isinstance(among, list):
-        if type(key) is float and not key.is_integer():
-            return Failed(f"unsupported index value: {key:g}")
         return among[int(key)] if 0 <= key < len(among) else Failed(f"index out of bounds: {int(key)}")
     value = among.get(key_of(key), _MISSING)
     return Failed(f"no such key: {shown(key)}") if value is _MISSING else value
@@ -215,13 +219,18 @@ def _to_double(value: Any) -> Any:
     if not isinstance(value, str):
         return float(value)
     try:
-        plain = value.isascii() and "_" not in value and value == value.strip()
-        number = float(value) if plain else None
+        number = _read_float(value)
     except ValueError:
         number = None
     if number is None or (math.isinf(number) and "inf" not in value.lower()):
         return _conversion(value, DOUBLE)
     return number
+
+
+def _read_float(text: str) -> float | None:
+    if not text.isascii() or text != text.strip():
+        return None
+    return float.fromhex(text) if "0x" in text.lower() else float(text)
 
 
 def _to_bool(value: Any) -> Any:
@@ -256,19 +265,19 @@ def _to_string(value: Any) -> Any:
 
 
 def go_float(value: float) -> str:
-    """The shortest text that reads back as the same number, in Go's form."""
+    """The shortest text that reads back as the same number, in Go's form, with an exponent below 0.0001 and from a million on."""
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):
         return "+Inf" if value > 0 else "-Inf"
-    exponent = math.floor(math.log10(abs(value))) if value else 0
-    text = repr(value)
-    if -4 <= exponent < 21:  # noqa: PLR2004 - where Go's %g writes no exponent for the shortest form
-        if "e" in text:
-            text = f"{value:.0f}" if exponent > 0 else f"{value:.{20}f}".rstrip("0")
-        return text.removesuffix(".0")
-    mantissa, _, power = (text if "e" in text else f"{value:.16e}").partition("e")
-    return f"{mantissa.removesuffix('.0')}e{int(power):+03d}"
+    sign, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
+    assert isinstance(exponent, int)  # noqa: S101 - the number is finite
+    power = len(digits) + exponent - 1 if value else 0
+    if not -4 <= power < 6:  # noqa: PLR2004 - as in the line above
+        text = "".join(map(str, digits))
+        mantissa = f"{text[0]}.{text[1:]}" if len(text) > 1 else text
+        return f"{'-' if sign else ''}{mantissa}e{power:+03d}"
+    return f"{Decimal(repr(value)):f}".removesuffix(".0")
 
 
 def _to_bytes(value: Any) -> Any:
@@ -300,8 +309,6 @@ def _value_of(optional: Optional) -> Any:
 
 def _of_non_zero(value: Any) -> Optional:
     is_zero = not value if isinstance(value, (bool, int, float, str, bytes, list, dict, type(None))) else False
-    if isinstance(value, Optional):
-        is_zero = not value.present
     return ABSENT if is_zero else Optional(value)
 
 
@@ -338,40 +345,46 @@ _LESS: Final = (
 def _comparisons() -> list[Overload]:
     overloads = []
     for operator, word, holds in _LESS:
-        run = _ordered(holds)
-        overloads += [function(operator, f"{word}_{name}", (of, of), BOOL, run) for name, of in _NUMBERS]
-        overloads += [function(operator, f"{word}_bool", (BOOL, BOOL), BOOL, run)]
-        overloads += [function(operator, f"{word}_string", (STRING, STRING), BOOL, run)]
-        overloads += [function(operator, f"{word}_bytes", (BYTES, BYTES), BOOL, run)]
-        overloads += [
-            function(operator, f"{word}_{left}_{right}", (one, other), BOOL, run)
-            for left, one in _NUMBERS
-            for right, other in _NUMBERS
-            if one != other
-        ]
+        run = _ordered(operator, holds)
+        overloads += [function(operator, f"{word}_{name}", (one, other), BOOL, run) for name, one, other in _COMPARABLE]
     return overloads
 
 
 def _arithmetic() -> list[Overload]:
-    operators = (("_+_", "add", add), ("_-_", "subtract", _subtract), ("_*_", "multiply", _multiply), ("_/_", "divide", _divide))
-    overloads = [
+    return [
         function(operator, f"{word}_{name}", (of, of), of, run)
-        for operator, word, run in operators
-        for name, of in _NUMBERS
+        for operator, word, run in (("_-_", "subtract", _subtract), ("_*_", "multiply", _multiply), ("_/_", "divide", _divide))
+        for name, of in (("double", DOUBLE), ("int64", INT), ("uint64", UINT))
     ]
-    overloads += [function("_+_", f"add_{of}", (of, of), of, add) for of in (STRING, BYTES)]
-    return [*overloads, function("_+_", "add_list", (LIST, LIST), LIST, add)]
 
+
+# The order of signatures counts: a variable of an unknown type gets that of the first one.
+_COMPARABLE: Final = (
+    ("bool", BOOL, BOOL),
+    ("int64", INT, INT),
+    ("int64_double", INT, DOUBLE),
+    ("int64_uint64", INT, UINT),
+    ("uint64", UINT, UINT),
+    ("uint64_double", UINT, DOUBLE),
+    ("uint64_int64", UINT, INT),
+    ("double", DOUBLE, DOUBLE),
+    ("double_int64", DOUBLE, INT),
+    ("double_uint64", DOUBLE, UINT),
+    ("string", STRING, STRING),
+    ("bytes", BYTES, BYTES),
+)
 
 STANDARD: Final[tuple[Overload, ...]] = (
     function("_==_", "equals", (T, T), BOOL, equal),
     function("_!=_", "not_equals", (T, T), BOOL, _differs),
     *_comparisons(),
+    *(function("_+_", f"add_{name}", (of, of), of, add) for name, of in
+      (("bytes", BYTES), ("double", DOUBLE), ("int64", INT), ("list", LIST), ("string", STRING), ("uint64", UINT))),
     *_arithmetic(),
     function("_%_", "modulo_int64", (INT, INT), INT, _modulo),
     function("_%_", "modulo_uint64", (UINT, UINT), UINT, _modulo),
-    function("-_", "negate_int64", (INT,), INT, _negate),
     function("-_", "negate_double", (DOUBLE,), DOUBLE, _negate),
+    function("-_", "negate_int64", (INT,), INT, _negate),
     function("!_", "logical_not", (BOOL,), BOOL, lambda value: not value),
     function("_&&_", "logical_and", (BOOL, BOOL), BOOL, _same),
     function("_||_", "logical_or", (BOOL, BOOL), BOOL, _same),
@@ -388,9 +401,9 @@ STANDARD: Final[tuple[Overload, ...]] = (
     function("_[?_]", "map_optindex_optional_value", (MAP, K), OPTIONAL, find_optional),
     function("_[?_]", "optional_map_optindex_optional_value", (optional_of(MAP), K), OPTIONAL, _same),
     *(function("size", f"size_{name}", (of,), INT, _size) for name, of in
-      (("string", STRING), ("bytes", BYTES), ("list", LIST), ("map", MAP))),
+      (("bytes", BYTES), ("list", LIST), ("map", MAP), ("string", STRING))),
     *(method("size", f"{name}_size", (of,), INT, _size) for name, of in
-      (("string", STRING), ("bytes", BYTES), ("list", LIST), ("map", MAP))),
+      (("bytes", BYTES), ("list", LIST), ("map", MAP), ("string", STRING))),
     _string_method("contains", lambda text, part: part in text),
     _string_method("startsWith", str.startswith),
     _string_method("endsWith", str.endswith),

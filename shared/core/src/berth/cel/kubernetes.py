@@ -11,11 +11,7 @@ from urllib.parse import parse_qs
 
 from berth.cel.functions import Overload, function, method
 from berth.cel.types import BOOL, CIDR, DOUBLE, INT, IP, QUANTITY, SEMVER, STRING, URL, Type, list_of, map_of
-from berth.cel.values import Address, Cidr, Failed, Quantity, Semver, Url, as_int64
-
-
-class UnknownValueError(Exception):
-    """A value that berth does not read as Kubernetes does; its message names it."""
+from berth.cel.values import Address, Cidr, Failed, Quantity, Semver, UNKNOWN_OVERLOAD, UnknownValueError, Url, as_int64, quoted
 
 
 def _sign(number: Any, other: Any = 0) -> int:
@@ -31,16 +27,12 @@ def _whole(quantity: Quantity) -> Any:
     return Failed("cannot convert value to integer") if number is None else number
 
 
-def _plus(quantity: Quantity, other: Quantity | int) -> Quantity:
-    return Quantity(quantity.amount + _amount(other))
+def _plus(quantity: Quantity, number: int) -> Quantity:
+    return quantity.plus(Quantity(Fraction(number)))
 
 
-def _minus(quantity: Quantity, other: Quantity | int) -> Quantity:
-    return Quantity(quantity.amount - _amount(other))
-
-
-def _amount(of: Quantity | int) -> Fraction:
-    return of.amount if isinstance(of, Quantity) else Fraction(of)
+def _minus(quantity: Quantity, number: int) -> Quantity:
+    return quantity.minus(Quantity(Fraction(number)))
 
 
 def _compare_quantities(one: Quantity, other: Quantity) -> int:
@@ -70,14 +62,35 @@ def _address(text: str) -> Address | Failed:
     try:
         address = IPv6Address(text) if ":" in text else IPv4Address(text)
     except AddressValueError:
-        return Failed(
-            f'IP Address "{text}" parse error during conversion from string: ParseAddr("{text}"): unable to parse IP'
-        )
+        why = f"ParseAddr({quoted(text)}): {_address_problem(text)}"
+        return Failed(f"IP Address {quoted(text)} parse error during conversion from string: {why}")
     if isinstance(address, IPv6Address) and address.scope_id:
-        return Failed(f'IP address "{text}" with zone value is not allowed')
+        return Failed(f"IP address {quoted(text)} with zone value is not allowed")
     if isinstance(address, IPv6Address) and address.ipv4_mapped:
-        return Failed(f'IPv4-mapped IPv6 address "{text}" is not allowed')
+        return Failed(f"IPv4-mapped IPv6 address {quoted(text)} is not allowed")
     return Address(address)
+
+
+def _address_problem(text: str) -> str:
+    """Why Go does not read the address: word for word if it looks like one of version 4."""
+    first = next((char for char in text if char in ".:%"), "")
+    if first != ".":
+        return "missing IPv6 address" if first == "%" else "unable to parse IP"
+    fields = text.split(".")
+    for index, digits in enumerate(fields):
+        wrong = re.search("[^0-9]", digits)
+        read = digits[: wrong.start()] if wrong else digits
+        if len(read) > 1 and read[0] == "0":
+            return "IPv4 field has octet with leading zero"
+        if len(read) > 3 or int(read or 0) > 255:  # noqa: PLR2004 - a byte in decimal
+            return "IPv4 field has value >255"
+        if wrong:
+            rest = text[sum(len(field) + 1 for field in fields[:index]) + wrong.start() :]
+            return f"unexpected character (at {quoted(rest)})"
+        if not read:
+            rest = text[max(sum(len(field) + 1 for field in fields[:index]) - (index > 0 and index == len(fields) - 1), 0) :]
+            return f"IPv4 field must have at least one digit (at {quoted(rest)})"
+    return "IPv4 address too short" if len(fields) < 4 else "IPv4 address too long"  # noqa: PLR2004 - bytes
 
 
 def _is_canonical(text: str) -> Any:
@@ -91,20 +104,21 @@ def _network(text: str) -> Cidr | Failed:
     address = _address(base) if slash else Failed("no '/'")
     if isinstance(address, Failed):
         if "mapped" in address.reason:
-            mapped = f'IPv4-mapped IPv6 address "{base}" is not allowed'
+            mapped = f"IPv4-mapped IPv6 address {quoted(text)} is not allowed"
             return Failed(f"network address parse error during conversion from string: {mapped}")
-        reason = "no '/'" if not slash else f'ParseAddr("{base}"): unable to parse IP'
-        return Failed(f'{where}netip.ParsePrefix("{text}"): {reason}')
+        reason = f"ParseAddr({quoted(base)}): {_address_problem(base)}" if slash else "no '/'"
+        return Failed(f"{where}netip.ParsePrefix({quoted(text)}): {reason}")
     if not re.fullmatch("0|[1-9][0-9]{0,2}", bits):
-        return Failed(f'{where}netip.ParsePrefix("{text}"): bad bits after slash: "{bits}"')
+        return Failed(f"{where}netip.ParsePrefix({quoted(text)}): bad bits after slash: {quoted(bits)}")
     if int(bits) > address.address.max_prefixlen:
-        return Failed(f'{where}netip.ParsePrefix("{text}"): prefix length out of range')
+        return Failed(f"{where}netip.ParsePrefix({quoted(text)}): prefix length out of range")
     return Cidr(address.address, int(bits))
 
 
 def _contains_address(network: Cidr, other: Address | str) -> Any:
     address = _address(other) if isinstance(other, str) else other
-    return address if isinstance(address, Failed) else network.contains(address.address)
+    # Kubernetes hands the error of a text on as an argument, which has no such overload.
+    return UNKNOWN_OVERLOAD if isinstance(address, Failed) else network.contains(address.address)
 
 
 def _contains_network(network: Cidr, other: Cidr | str) -> Any:
@@ -133,22 +147,21 @@ _CHARS: Final = r"[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2}"
 _URL: Final = re.compile(
     rf"(?:(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):)?"
     rf"(?://(?:[A-Za-z0-9._~!$&'()*+,;=:%-]*@)?"
-    rf"(?P<host>(?:[A-Za-z0-9._~-]*|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?))?"
+    rf"(?P<host>(?:[A-Za-z0-9._~-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?)|(?!//))"
     rf"(?P<path>(?:/(?:{_CHARS})*)*)"
     rf"(?:\?(?P<query>(?:{_CHARS}|[/?])*))?"
-    rf"(?:#(?:{_CHARS}|[/?])*)?"
 )
 
 
 def _url(text: str) -> Url | Failed:
-    """The URL's parts, if it has the plain form of RFC 3986; Go reads more, and says why it does not read the rest."""
+    """The URL's parts, if it has the plain form of RFC 3986 without a fragment; Go reads more."""
+    if ":" not in text and not text.startswith(("/", "*")) and text.isprintable():
+        why = "invalid URI for request" if text else "empty url"
+        return Failed(f"URL parse error during conversion from string: parse {quoted(text)}: {why}")
     found = _URL.fullmatch(text)
-    if found is None:
+    parts = found.groupdict() if found else {}
+    if not (parts.get("scheme") or text.startswith("/")) or not (parts.get("host") or parts.get("path")):
         raise UnknownValueError(f"url({text!r})")
-    parts = found.groupdict()
-    absolute = parts["scheme"] or text.startswith("/")
-    if not absolute or not (parts["host"] is not None or parts["path"]):
-        return Failed(f'URL parse error during conversion from string: parse "{text}": invalid URI for request')
     return Url(
         scheme=(parts["scheme"] or "").lower(),
         host=parts["host"] or "",
@@ -179,12 +192,12 @@ KUBERNETES: Final[tuple[Overload, ...]] = (
     function("isQuantity", "is_quantity_string", (STRING,), BOOL, _is_read(Quantity.parse)),
     function("sign", "quantity_sign", (QUANTITY,), INT, lambda quantity: _sign(quantity.amount)),
     *_ordered(QUANTITY, "quantity", _compare_quantities),
-    method("asApproximateFloat", "quantity_get_float", (QUANTITY,), DOUBLE, lambda quantity: float(quantity.amount)),
+    method("asApproximateFloat", "quantity_get_float", (QUANTITY,), DOUBLE, Quantity.approximate),
     method("asInteger", "quantity_get_int", (QUANTITY,), INT, _whole),
     method("isInteger", "quantity_is_integer", (QUANTITY,), BOOL, lambda quantity: quantity.whole() is not None),
-    method("add", "quantity_add", (QUANTITY, QUANTITY), QUANTITY, _plus),
+    method("add", "quantity_add", (QUANTITY, QUANTITY), QUANTITY, Quantity.plus),
     method("add", "quantity_add_int", (QUANTITY, INT), QUANTITY, _plus),
-    method("sub", "quantity_sub", (QUANTITY, QUANTITY), QUANTITY, _minus),
+    method("sub", "quantity_sub", (QUANTITY, QUANTITY), QUANTITY, Quantity.minus),
     method("sub", "quantity_sub_int", (QUANTITY, INT), QUANTITY, _minus),
     function("semver", "string_to_semver", (STRING,), SEMVER, Semver.parse),
     function("semver", "string_bool_to_semver", (STRING, BOOL), SEMVER, _version),

@@ -71,7 +71,10 @@ def _slice(values: list[Any], start: int, end: int) -> Any:
     return values[start:end] if end <= len(values) else Failed(f"{call}, list is length {len(values)}")
 
 
-def _flatten(values: list[Any], depth: int = 1) -> Any:
+def _flatten(values: Any, depth: int = 1) -> Any:
+    if not isinstance(values, list):
+        name = "map(dyn, dyn)" if isinstance(values, dict) else type_of(values).name
+        return Failed(f"no such overload: {name}.flatten()")
     if depth < 0:
         return Failed("level must be non-negative")
     flat: list[Any] = []

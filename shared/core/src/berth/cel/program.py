@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from berth.cel import costs
-from berth.cel.check import FUNCTIONS, TYPE_NAMES, Checked, failed
-from berth.cel.errors import CompileError
-from berth.cel.functions import Overload, find
+from berth.cel.check import FUNCTIONS, TYPE_NAMES, Checked, qualified_name
+from berth.cel.errors import CompileError, UnsupportedError
+from berth.cel.functions import Overload, find, shown
 from berth.cel.strings import compiled
 from berth.cel.syntax import (
     Call,
@@ -29,7 +29,8 @@ from berth.cel.values import (
     Domains,
     Failed,
     Optional,
-    equal,
+    UInt,
+    UnknownValueError,
     key_of,
     keys,
     type_of,
@@ -160,36 +161,49 @@ _MISSING: Final = object()
 
 def _selected(value: Any, key: Any) -> Any:
     if type(value) is Optional:
-        if not value.present:
-            return value
-        inside = _selected_optionally(value.value, key)
-        return inside if isinstance(inside, (Failed, Optional)) else Optional(inside)
-    if not isinstance(value, (dict, list)):
-        return UNKNOWN_OVERLOAD
-    if isinstance(value, list) and (isinstance(key, bool) or not isinstance(key, (int, float))):
-        return Failed(f"unsupported index type '{type_of(key).declared()}' in list")
-    return find(value, key)
+        return _selected_optionally(value.value, key) if value.present else value
+    wrong = _wrong_key(value, key)
+    if wrong:
+        return wrong
+    return find(value, key) if isinstance(value, (dict, list)) else Failed(f"no such key: {shown(key)}")
 
 
 def _selected_optionally(value: Any, key: Any) -> Any:
     """An optional of the element; absent where there is none."""
     if type(value) is Optional:
         return _selected_optionally(value.value, key) if value.present else ABSENT
-    found = _selected(value, key)
-    if not isinstance(found, Failed):
-        return Optional(found)
-    return ABSENT if isinstance(value, (dict, list)) else found
+    wrong = _wrong_key(value, key)
+    if wrong:
+        return wrong
+    found = find(value, key) if isinstance(value, (dict, list)) else ABSENT
+    return ABSENT if found is ABSENT or isinstance(found, Failed) else Optional(found)
+
+
+def _wrong_key(value: Any, key: Any) -> Failed | None:
+    """Why nothing can be selected by such a key."""
+    kind = type(key)
+    if kind not in _SELECTING:
+        return Failed(f"invalid qualifier type: {_go_type(key)}")
+    if not isinstance(value, list):
+        return None
+    if kind is bool or kind is str:
+        return Failed(f"unsupported index type '{type_of(key).name}' in list")
+    return Failed(f"unsupported index value {key:g} in list") if kind is float and not key.is_integer() else None
+
+
+_SELECTING: Final = frozenset({bool, int, UInt, float, str})
 
 
 def _has(value: Any, name: str) -> bool | Failed:
     if type(value) is Optional:
         return value.present and _has(value.value, name)
-    if not isinstance(value, dict):
-        return UNKNOWN_OVERLOAD
-    return name in value or isinstance(value, Domains)
+    if isinstance(value, list):
+        return _wrong_key(value, name) or False
+    return isinstance(value, Domains) or (isinstance(value, dict) and name in value)
 
 
-_CONVERSIONS: Final = frozenset({"bool", "bytes", "double", "dyn", "int", "string", "uint"})
+# Of a constant they are computed before, at no cost.
+_CONVERSIONS: Final = frozenset({"bool", "bytes", "double", "dyn", "int", "string", "type", "uint"})
 
 
 @dataclass(slots=True)
@@ -197,6 +211,8 @@ class _Planner:
     checked: Checked
     slots: int = 1
     scopes: list[dict[str, int]] = field(default_factory=lambda: [{"device": 0}])
+    lazy: dict[int, Run] = field(default_factory=dict)
+    """What computes the variable of a slot when it is first read: cel.bind costs nothing if its body does not read it."""
 
     def plan(self, node: Node) -> _Plan:
         match node:
@@ -213,7 +229,7 @@ class _Planner:
             case CreateMap():
                 return self._map(node)
             case Comprehension():
-                return _Computed(self._comprehension(node))
+                return self._bind(node) if node.is_bind else _Computed(self._comprehension(node))
             case CreateStruct():
                 raise CompileError(self.checked.parsed.text, f"undeclared reference to '{node.name}'")
 
@@ -224,7 +240,32 @@ class _Planner:
         slot = next((scope[node.name] for scope in reversed(self.scopes) if node.name in scope), None)
         if slot is None:
             return _Constant(Type(TYPE_NAMES[node.name.removeprefix(".")].name))
-        return _Path(lambda frame: frame.slots[slot], costs.NAME)
+        if slot not in self.lazy:
+            return _Path(lambda frame: frame.slots[slot], costs.NAME)
+        init = self.lazy[slot]
+
+        def read(frame: Frame) -> Any:
+            value = frame.slots[slot]
+            if value is _MISSING:
+                value = frame.slots[slot] = init(frame)
+            return value
+
+        return _Path(read, costs.NAME)
+
+    def _bind(self, node: Comprehension) -> _Plan:
+        """``cel.bind``, which the parser makes a loop over nothing."""
+        slot = self.slots
+        self.slots += 1
+        self.lazy[slot] = self._run(node.init)
+        self.scopes.append({node.accu: slot})
+        body = self._run(node.result)
+        self.scopes.pop()
+
+        def run(frame: Frame) -> Any:
+            frame.slots[slot] = _MISSING
+            return body(frame)
+
+        return _Computed(run)
 
     def _operand(self, node: Node) -> _Path:
         plan = self.plan(node)
@@ -232,10 +273,20 @@ class _Planner:
 
     def _select(self, node: Select) -> _Plan:
         name = node.field
+        if (qualified := qualified_name(node)) in TYPE_NAMES:
+            return _Constant(Type(qualified))
         if not node.test:
             return self._operand(node.operand).then(lambda frame, value: _of_constant(frame, value, name))
-        # Testing costs what reading the operand costs: Kubernetes takes off 1 for the test.
-        return _Computed(self._operand(node.operand).then(lambda _frame, value: _has(value, name)).run)
+        operand = self._operand(node.operand).run
+
+        def test(frame: Frame) -> Any:
+            value = operand(frame)
+            if type(value) is not Failed:
+                return _has(value, name)
+            frame.cost -= 1  # Kubernetes takes the 1 of a test off, also where it was not added
+            return value
+
+        return _Computed(test)
 
     # -- calls
 
@@ -252,7 +303,11 @@ class _Planner:
         self._read_regex(name, plans)
         run = _dispatch(name, candidates, [self.checked.types[part.id] for part in nodes])
         cost = costs.cost_of(name, candidates[0].id if len(candidates) == 1 else "")
-        return _Computed(_applied(run, cost, [plan.run for plan in plans]))
+        known_regex = name in _REGEXES and isinstance(plans[1], _Constant)
+        if known_regex:
+            run = _without_name(run)
+        one_by_one = known_regex or (len(candidates) > 1 and name not in _OF_LEFT)
+        return _Computed(_applied(run, cost, [plan.run for plan in plans], one_by_one=one_by_one))
 
     def _converted(self, name: str, candidates: tuple[Overload, ...], plan: _Constant) -> _Plan:
         value = _dispatch(name, candidates, [Type("dyn")])(plan.value)
@@ -261,12 +316,11 @@ class _Planner:
         return _Constant(value)
 
     def _read_regex(self, name: str, plans: Sequence[_Plan]) -> None:
-        if name in {"find", "findAll"} and isinstance(plans[1], _Constant):
+        if name in _REGEXES and isinstance(plans[1], _Constant):
             regex = compiled(plans[1].value)
             if isinstance(regex, str):
-                raise CompileError(
-                    self.checked.parsed.text, f"program instantiation failed: error parsing regexp: {regex}"
-                )
+                reason = f"program instantiation failed: error parsing regexp: {regex}"
+                raise CompileError(self.checked.parsed.text, reason)
 
     def _logical(self, node: Call, *, decides: bool) -> _Plan:
         left, right = (self._run(arg) for arg in node.args)
@@ -308,7 +362,7 @@ class _Planner:
         return _Path(run, 0)
 
     def _index(self, node: Call) -> _Plan:
-        return self._indexed(node, _of_constant_index)
+        return self._indexed(node, _required)
 
     def _optional_index(self, node: Call) -> _Plan:
         return self._indexed(node, _optionally)
@@ -322,7 +376,10 @@ class _Planner:
 
         def step(frame: Frame, value: Any) -> Any:
             key = run(frame)
-            return key if type(key) is Failed else read(frame, value, key)
+            if type(key) is not Failed:
+                return read(frame, value, key)
+            frame.cost += read is _required
+            return key
 
         return operand.then(step)
 
@@ -339,7 +396,7 @@ class _Planner:
             if type(optional) is Failed:
                 return optional
             if type(optional) is not Optional:
-                return UNKNOWN_OVERLOAD
+                return optional
             if not optional.present:
                 return other(frame)
             return optional if whole else optional.value
@@ -409,12 +466,10 @@ class _Planner:
                 if type(value) is Failed:
                     return value
                 if type(key) not in _KEYS:
-                    return Failed(f"unsupported key type: {type_of(key).declared()}")
+                    raise UnknownValueError(f"maps with keys of type {type_of(key).declared()}")
                 if optional and not value.present:
                     entries.pop(key_of(key), None)
                     continue
-                if key_of(key) in entries:
-                    return Failed(f"Failed with repeated key: {key}")
                 entries[key_of(key)] = value.value if optional else value
             return entries
 
@@ -424,8 +479,14 @@ class _Planner:
             return entries
 
         if all(isinstance(part, _Constant) for key, value, _ in plans for part in (key, value)):
-            return _Constant(made(Frame(None, 0, costs.COST_LIMIT)))
+            return self._constant(made)
         return _Computed(run)
+
+    def _constant(self, made: Run) -> _Constant:
+        try:
+            return _Constant(made(Frame(None, 0, costs.COST_LIMIT)))
+        except UnknownValueError as error:
+            raise UnsupportedError(self.checked.parsed.text, f"berth does not evaluate {error}") from None
 
     def _comprehension(self, node: Comprehension) -> Run:
         source, init = self._run(node.range), self._run(node.init)
@@ -435,7 +496,8 @@ class _Planner:
         self.scopes.append({node.accu: accu})
         self.scopes.append({node.variable: one} | ({node.variable2: two} if node.variable2 else {}))
         condition = self._run(node.condition)
-        step = self._collecting(node, accu) or self._run(node.step)
+        collecting = self._collecting(node, accu)
+        step = collecting or self._run(node.step)
         self.scopes.pop()
         result = self._run(node.result)
         self.scopes.pop()
@@ -450,6 +512,8 @@ class _Planner:
             slots = frame.slots
             before = slots[accu : accu + 3]
             slots[accu] = init(frame)
+            if collecting:
+                slots[accu] = slots[accu].copy()  # it may be a constant of the program
             for slots[one], slots[two] in _pairs(over) if of_two else _singles(over):
                 if condition(frame) is not True:
                     break
@@ -509,6 +573,7 @@ class _Planner:
             for part in runs:
                 value = part(frame)
                 if type(value) is Failed:
+                    frame.cost += part is runs[-1]
                     return value
                 values.append(value)
             frame.cost += 1
@@ -524,7 +589,7 @@ class _Planner:
         return run
 
 
-def _of_constant_index(frame: Frame, value: Any, key: Any) -> Any:
+def _required(frame: Frame, value: Any, key: Any) -> Any:
     frame.cost += 1
     return _selected(value, key)
 
@@ -543,8 +608,8 @@ def _optional_select(planner: _Planner, node: Call) -> _Plan:
     return operand.then(lambda frame, value: _optionally(frame, value, key))
 
 
-_HASHED: Final = frozenset({bool, int, float, str, type(None)})
-_KEYS: Final = frozenset({bool, int, str})
+_HASHED: Final = frozenset({bool, int, UInt, float, str, type(None)})
+_KEYS: Final = frozenset({bool, int, UInt, float, str, type(None)})
 
 _SPECIAL: Final[dict[str, Callable[[_Planner, Call], _Plan]]] = {
     "_&&_": _Planner._and,  # noqa: SLF001 - the table of the class above
@@ -586,32 +651,37 @@ def _pairs(over: Any) -> list[tuple[Any, Any]]:
 
 
 def _not_iterable(value: Any, *, of_two: bool) -> Failed:
-    kind = _GO_TYPES.get(type_of(value).name, type_of(value).name)
     if of_two:
-        return Failed(f"unsupported comprehension range type: {kind}")
-    return Failed(f"got '{kind}', expected iterable type")
+        return Failed(f"unsupported comprehension range type: {_go_type(value)}")
+    return Failed(f"got '{_go_type(value)}', expected iterable type")
 
 
-_GO_TYPES: Final = {
-    "bool": "types.Bool", "bytes": "types.Bytes", "double": "types.Double", "int": "types.Int", "string": "types.String",
-    "uint": "types.Uint", "null_type": "types.Null", "kubernetes.Semver": "cel.Semver",
-    "kubernetes.Quantity": "cel.Quantity",
-}  # fmt: skip
+def _go_type(value: Any) -> str:
+    """The type's name in kube-scheduler's source, which some of its errors have."""
+    name = type_of(value).name
+    _, dot, kind = name.partition(".")
+    return f"cel.{kind}" if dot else _GO_TYPES.get(name, f"types.{name.capitalize()}")
+
+
+_GO_TYPES: Final = {"null_type": "types.Null", "optional_type": "*types.Optional", "type": "*types.Type"}
 
 
 # -- how a call finds its signature
 
 
-def _applied(function: Callable[..., Any], cost: costs.CallCost | None, runs: Sequence[Run]) -> Run:
-    if len(runs) == 2:  # noqa: PLR2004 - most calls
+def _applied(
+    function: Callable[..., Any], cost: costs.CallCost | None, runs: Sequence[Run], *, one_by_one: bool = False
+) -> Run:
+    """The call. ``one_by_one``: the first argument that fails ends it, without a cost unless it is the last one."""
+    if len(runs) == 2 and not one_by_one:  # noqa: PLR2004 - most calls
         return _applied_to_two(function, cost, *runs)
-    few = len(runs) < 3  # noqa: PLR2004 - with three arguments or more, the first that fails ends the call
+    last = len(runs) - 1
 
     def run(frame: Frame) -> Any:
         args = []
-        for part in runs:
+        for index, part in enumerate(runs):
             value = part(frame)
-            if type(value) is Failed and not few:
+            if type(value) is Failed and index < last:
                 return value
             args.append(value)
         return _called(frame, function, cost, args)
@@ -648,7 +718,23 @@ def _called(frame: Frame, function: Callable[..., Any], cost: costs.CallCost | N
 
 _NOT_STRICTLY_FALSE: Final = FUNCTIONS["@not_strictly_false"][0].run
 # They find out themselves what their arguments are.
-_UNGUARDED: Final = frozenset({"_==_", "_!=_", "_<_", "_<=_", "_>_", "_>=_", "@not_strictly_false", "type", "dyn"})
+_UNGUARDED: Final = frozenset({"_==_", "_!=_", "_<_", "_<=_", "_>_", "_>=_", "@not_strictly_false", "type", "dyn", "flatten"})
+
+_REGEXES: Final = frozenset({"matches", "find", "findAll"})
+_NUMBERS: Final = frozenset({"int", "uint", "double"})
+# Functions that their first argument carries out, with the types that can.
+_OF_LEFT: Final = {
+    **{name: _NUMBERS | {"string", "bytes", "bool"} for name in ("_<_", "_<=_", "_>_", "_>=_")},
+    "_+_": _NUMBERS | {"string", "bytes", "list"},
+    **dict.fromkeys(("_-_", "_*_", "_/_"), _NUMBERS | {"string"}),
+    "_%_": frozenset({"int", "uint", "string"}),
+    "-_": frozenset({"int", "double", "string", "bool"}),
+    "matches": frozenset({"string"}),
+    **dict.fromkeys(("sort", "@sortByAssociatedKeys"), frozenset({"list", "string"})),
+    "size": frozenset({"string", "bytes", "list", "map"}),
+}
+# Other functions whose errors do not name them.
+_UNNAMED: Final = frozenset({"!_", "@in", "contains", "startsWith", "endsWith"})
 
 
 def _dispatch(name: str, candidates: tuple[Overload, ...], types: Sequence[Type]) -> Callable[..., Any]:
@@ -666,9 +752,28 @@ def _dispatch(name: str, candidates: tuple[Overload, ...], types: Sequence[Type]
         for overload in signatures:
             if all(_accepts(param, arg) for param, arg in zip(overload.params, args, strict=True)):
                 return overload.run(*args)
-        return UNKNOWN_OVERLOAD
+        return _unknown_overload(name, args)
 
     return run
+
+
+def _unknown_overload(name: str, args: Sequence[Any]) -> Failed:
+    """In Kubernetes' words, which depend on how the function is made there."""
+    if name in _OF_LEFT:
+        fits = type_of(args[0]).name in _OF_LEFT[name]
+        return UNKNOWN_OVERLOAD if fits else Failed(f"no such overload: {name}")
+    if name in _UNNAMED:
+        return UNKNOWN_OVERLOAD
+    return Failed(f"no such overload: {name}({', '.join(type_of(arg).name for arg in args)})")
+
+
+def _without_name(run: Callable[..., Any]) -> Callable[..., Any]:
+    def unnamed(*args: Any) -> Any:
+        if not all(isinstance(arg, str) for arg in args[:2]):
+            return UNKNOWN_OVERLOAD
+        return run(*args)
+
+    return unnamed
 
 
 def _is_open(of: Type) -> bool:

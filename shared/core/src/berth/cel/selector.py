@@ -16,10 +16,10 @@ from typing import Any, Final
 from berth.cel.check import check, children
 from berth.cel.costs import COST_LIMIT, MAX_LENGTH_BYTES
 from berth.cel.errors import CompileError, CostLimitError, EvaluationError, UnsupportedError
-from berth.cel.kubernetes import UnknownValueError
 from berth.cel.program import CostLimitReached, Program, program
-from berth.cel.syntax import Call, Comprehension, CreateList, Ident, Literal, Node, Select, parse
-from berth.cel.values import Domains, Failed, Quantity, Semver, type_of
+from berth.cel.syntax import Call, Comprehension, Ident, Literal, Node, Select, parse
+from berth.cel.types import CIDR, IP, QUANTITY, SEMVER
+from berth.cel.values import Domains, Failed, Quantity, Semver, UnknownValueError, type_of
 
 Attribute = bool | int | str | Semver
 
@@ -198,8 +198,19 @@ class Selector:
 
 def _not_bool(value: Any) -> str:
     name = type_of(value).declared()
-    why = f"unsupported native conversion from {name} to 'bool'"
+    why = _CONVERSION_ERRORS.get(name, f"unsupported native conversion from {name} to 'bool'")
     return f"CEL result of type {name} could not be converted to bool: {why}"
+
+
+_CONVERSION_ERRORS: Final = {
+    "int": "unsupported type conversion from 'int' to bool",
+    "uint": "unsupported type conversion from 'uint' to bool",
+    "double": "type conversion error from Double to 'bool'",
+    "bytes": "type conversion error from Bytes to 'bool'",
+    "null_type": "type conversion error from 'null_type' to 'bool'",
+    **{name: f"type conversion error from {name} to 'bool'" for name in ("list", "map")},
+    **{of.name: f"type conversion error from '{of.name.split('.')[1]}' to 'bool'" for of in (SEMVER, QUANTITY, IP, CIDR)},
+}
 
 
 def compile_selector(expression: str) -> Selector:
@@ -255,7 +266,7 @@ def _reads_of_index(_node: Node, _names: _Names) -> set[tuple[str, ...]]:
 
 
 def _reads_of_loop(node: Comprehension, names: _Names) -> set[tuple[str, ...]]:
-    bound = _path(node.init, names) if _is_bind(node) else None
+    bound = _path(node.init, names) if node.is_bind else None
     reads = _reads(node.range, names) | (set() if bound is not None else _reads(node.init, names))
     outer = {**names, node.accu: bound}
     inner = {**outer, node.variable: None, node.variable2: None}
@@ -263,7 +274,3 @@ def _reads_of_loop(node: Comprehension, names: _Names) -> set[tuple[str, ...]]:
         reads |= _reads(part, inner)
     return reads | _reads(node.result, outer)
 
-
-def _is_bind(node: Comprehension) -> bool:
-    """Whether it is what ``cel.bind`` becomes: a loop over nothing."""
-    return isinstance(node.range, CreateList) and not node.range.elements

@@ -41,17 +41,35 @@ def compiled(pattern: str) -> Pattern | str:
     try:
         return re2.compile(pattern, options=options)  # type: ignore[no-any-return] # re2 has no types
     except re2.error as error:
-        text = error.args[0] if error.args else error
-        return text.decode(errors="replace") if isinstance(text, bytes) else str(text)
+        text = error.args[0] if error.args else ""
+        return _in_go(text.decode(errors="replace") if isinstance(text, bytes) else text)
 
 
-def _with_pattern(pattern: str, use: Callable[[Pattern], Any]) -> Any:
+def _in_go(message: str) -> str:
+    """RE2's message in the words of Go's package regexp."""
+    what, _, where = message.partition(": ")
+    return f"{_GO_ERRORS.get(what, what)}: `{where}`"
+
+
+_GO_ERRORS: Final = {
+    "missing ]": "missing closing ]",
+    "missing )": "missing closing )",
+    "no argument for repetition operator": "missing argument to repetition operator",
+    "bad repetition operator": "invalid nested repetition operator",
+    "invalid perl operator": "invalid or unsupported Perl syntax",
+    "invalid repetition size": "invalid repeat count",
+    "invalid named capture group": "invalid named capture",
+    "trailing \\": "trailing backslash at end of expression",
+}
+
+
+def _with_pattern(pattern: str, use: Callable[[Pattern], Any], prefix: str = "Illegal regex: ") -> Any:
     regex = compiled(pattern)
-    return Failed(f"error parsing regexp: {regex}") if isinstance(regex, str) else use(regex)
+    return Failed(f"{prefix}error parsing regexp: {regex}") if isinstance(regex, str) else use(regex)
 
 
 def _matches(text: str, pattern: str) -> Any:
-    return _with_pattern(pattern, lambda regex: regex.search(text) is not None)
+    return _with_pattern(pattern, lambda regex: regex.search(text) is not None, prefix="")
 
 
 def _find(text: str, pattern: str) -> Any:

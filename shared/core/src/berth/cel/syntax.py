@@ -88,6 +88,11 @@ class Comprehension:
     step: Node
     result: Node
 
+    @property
+    def is_bind(self) -> bool:
+        """Whether it loops over nothing: cel.bind becomes that."""
+        return isinstance(self.range, CreateList) and not self.range.elements and self.variable == "#unused"
+
 
 Node = Literal | Ident | Select | Call | CreateList | CreateMap | CreateStruct | Comprehension
 
@@ -405,7 +410,6 @@ _CONSTANTS: Final[dict[int, Callable[[Any], object]]] = {
 _MACROS: Final[dict[tuple[str, int], Callable[[_Reader, Call], Node]]] = {
     ("all", 3): _Reader._all,  # noqa: SLF001
     ("exists", 3): _Reader._exists,  # noqa: SLF001
-    ("existsOne", 2): _Reader._exists_one,  # noqa: SLF001
     ("existsOne", 3): _Reader._exists_one,  # noqa: SLF001
     ("exists_one", 3): _Reader._exists_one,  # noqa: SLF001
     ("transformList", 3): _Reader._transform_list,  # noqa: SLF001

@@ -19,13 +19,11 @@ from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any, Final
 
-from berth.api.resources import QuantityError, exact
 from berth.cel import types
 
 MIN_INT: Final = -(2**63)
 MAX_INT: Final = 2**63 - 1
 MAX_UINT: Final = 2**64 - 1
-_NANO: Final = 10**9
 NO_SUCH_OVERLOAD: Final = "no such overload"
 
 
@@ -65,29 +63,99 @@ class Domains(dict[str, dict[str, Any]]):
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
+    """A quantity, and how Kubernetes has it in memory, since some answers follow from that.
+
+    With ``is_int64`` it is an int64 times ``10**exponent``, else a decimal number with that exponent. So ``1`` is an
+    integer for expressions, but ``1000m`` and ``100Ti`` are none.
+    """
+
     amount: Fraction
+    exponent: int = 0
+    is_int64: bool = True
 
     @staticmethod
     @lru_cache(maxsize=4096)
     def parse(text: str) -> Quantity | Failed:
-        """The quantity, to the next nano away from zero and at most 2^63-1, as Kubernetes reads it."""
-        try:
-            amount = exact(text)
-        except QuantityError:
-            return Failed(_NO_QUANTITY if text else "quantities must not be empty")
-        nanos = abs(amount) * _NANO
-        rounded = min(Fraction(-(-nanos.numerator // nanos.denominator), _NANO), Fraction(MAX_INT))
-        return Quantity(-rounded if amount < 0 else rounded)
+        form = _QUANTITY.fullmatch(text)
+        if form is None or not text:
+            return Failed(_NO_QUANTITY)
+        sign, whole, _, decimals, suffix = form.groups(default="")
+        scale = _scale(suffix)
+        if scale is None:
+            return Failed("unable to parse quantity's suffix")
+        if not whole and not decimals:
+            return Failed("unable to parse numeric part of quantity")
+        number = int(f"{sign}{whole}{decimals}")
+        digits = len(whole.lstrip("0") or "0") + len(decimals)
+        base, power = scale
+        amount = Fraction(number, 10 ** len(decimals)) * Fraction(base) ** power
+        exponent = power - len(decimals) if base == 10 else 0  # noqa: PLR2004 - decimal or binary suffix
+        if base == 10:  # noqa: PLR2004 - the same
+            is_int64 = digits <= _INT64_DIGITS and exponent >= -_NANO_DIGITS
+        else:
+            is_int64 = not decimals and digits + int(power * 0.3) + 1 <= _BINARY_DIGITS
+        if is_int64:
+            return Quantity(amount, exponent)
+        return Quantity(_to_nano(amount, is_binary=base == 2), -_NANO_DIGITS, is_int64=False)  # noqa: PLR2004
 
     def whole(self) -> int | None:
-        """As an int64, or None."""
-        number = self.amount
-        return int(number) if number.denominator == 1 and MIN_INT <= number <= MAX_INT else None
+        """As an int64, if Kubernetes has it as one with no fraction."""
+        fits = self.is_int64 and self.exponent >= 0 and MIN_INT <= self.amount <= MAX_INT
+        return int(self.amount) if fits else None
+
+    def plus(self, other: Quantity) -> Quantity:
+        amount = self.amount + other.amount
+        if self.is_int64 and other.is_int64:
+            shown = [part.exponent for part in (self, other) if part.amount]
+            exponent = min(shown, default=self.exponent)
+            parts = (part / Fraction(10) ** exponent for part in (self.amount, other.amount, amount))
+            if all(MIN_INT <= part <= MAX_INT for part in parts):
+                return Quantity(amount, exponent)
+        return Quantity(amount, min(self.exponent, other.exponent), is_int64=False)
+
+    def minus(self, other: Quantity) -> Quantity:
+        return self.plus(Quantity(-other.amount, other.exponent, other.is_int64))
+
+    def approximate(self) -> float:
+        return float(self.amount / Fraction(10) ** self.exponent) * float(f"1e{self.exponent}")
 
 
-_NO_QUANTITY: Final = (
-    "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
-)
+def _scale(suffix: str) -> tuple[int, int] | None:
+    """The base and power that a suffix stands for."""
+    if suffix in _DECIMAL_SUFFIXES:
+        return 10, _DECIMAL_SUFFIXES[suffix]
+    if suffix in _BINARY_SUFFIXES:
+        return 2, _BINARY_SUFFIXES[suffix]
+    if not re.fullmatch("[eE][+-]?[0-9]+", suffix):
+        return None
+    power = int(suffix[1:])
+    if abs(power) > _MAX_POWER:
+        raise UnknownValueError(f"quantities with an exponent of {power}")
+    return 10, power
+
+
+def _to_nano(amount: Fraction, *, is_binary: bool) -> Fraction:
+    """Round away from zero to a nano; of binary suffixes at most 2^63-1 is kept."""
+    nanos = abs(amount) * 10**_NANO_DIGITS
+    rounded = Fraction(-(-nanos.numerator // nanos.denominator), 10**_NANO_DIGITS)
+    if is_binary:
+        rounded = min(rounded, Fraction(MAX_INT))
+    return -rounded if amount < 0 else rounded
+
+
+class UnknownValueError(Exception):
+    """A value that berth does not read as Kubernetes does; the message names it."""
+
+
+_QUANTITY: Final = re.compile(r"([+-]?)([0-9]*)(\.([0-9]*))?([eEinumkKMGTP]*[+-]?[0-9]*)")
+_DECIMAL_SUFFIXES: Final = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_BINARY_SUFFIXES: Final = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
+_MAX_POWER: Final = 1000
+_NANO_DIGITS: Final = 9
+# Up to how many digits Kubernetes keeps an int64; of binary suffixes the power counts with three tenths of a digit.
+_INT64_DIGITS: Final = 18
+_BINARY_DIGITS: Final = 15
+_NO_QUANTITY: Final = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,16 +215,16 @@ def _without_zeros(part: str) -> str:
 
 def _number_problem(name: str, digits: str) -> str:
     if not re.fullmatch(r"[0-9]*", digits):
-        return f"Invalid character(s) found in {name.lower()} number {_quoted(digits)}"
+        return f"Invalid character(s) found in {name.lower()} number {quoted(digits)}"
     if len(digits) > 1 and digits[0] == "0":
-        return f"{name} number must not contain leading zeroes {_quoted(digits)}"
+        return f"{name} number must not contain leading zeroes {quoted(digits)}"
     return _uint_problem(digits)
 
 
 def _uint_problem(digits: str) -> str:
     if not digits:
         return 'strconv.ParseUint: parsing "": invalid syntax'
-    return "" if int(digits) <= MAX_UINT else f"strconv.ParseUint: parsing {_quoted(digits)}: value out of range"
+    return "" if int(digits) <= MAX_UINT else f"strconv.ParseUint: parsing {quoted(digits)}: value out of range"
 
 
 def _prerelease_problem(word: str) -> str:
@@ -164,19 +232,20 @@ def _prerelease_problem(word: str) -> str:
         return "Prerelease is empty"
     if re.fullmatch(r"[0-9]+", word):
         if len(word) > 1 and word[0] == "0":
-            return f"Numeric PreRelease version must not contain leading zeroes {_quoted(word)}"
+            return f"Numeric PreRelease version must not contain leading zeroes {quoted(word)}"
         return _uint_problem(word)
-    return "" if re.fullmatch(r"[0-9A-Za-z-]+", word) else f"Invalid character(s) found in prerelease {_quoted(word)}"
+    return "" if re.fullmatch(r"[0-9A-Za-z-]+", word) else f"Invalid character(s) found in prerelease {quoted(word)}"
 
 
 def _build_problem(word: str) -> str:
     if not word:
         return "Build meta data is empty"
     allowed = re.fullmatch(r"[0-9A-Za-z-]+", word)
-    return "" if allowed else f"Invalid character(s) found in build meta data {_quoted(word)}"
+    return "" if allowed else f"Invalid character(s) found in build meta data {quoted(word)}"
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
+    """As Go quotes it in an error."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
@@ -270,18 +339,19 @@ def _same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def _equal_lists(one: list[Any], other: list[Any]) -> bool | Failed:
+def _equal_lists(one: list[Any], other: list[Any]) -> bool:
     return len(one) == len(other) and _all_equal(zip(one, other, strict=True))
 
 
-def _equal_maps(one: dict[Any, Any], other: dict[Any, Any]) -> bool | Failed:
+def _equal_maps(one: dict[Any, Any], other: dict[Any, Any]) -> bool:
     if len(one) != len(other) or any(key not in other for key in one):
         return False
     return _all_equal((value, other[key]) for key, value in one.items())
 
 
-def _all_equal(pairs: Iterable[tuple[Any, Any]]) -> bool | Failed:
-    return next((answer for answer in (equal(one, other) for one, other in pairs) if answer is not True), True)
+def _all_equal(pairs: Iterable[tuple[Any, Any]]) -> bool:
+    # Elements that cannot be compared do not make a difference, as in kube-scheduler.
+    return all(equal(one, other) is not False for one, other in pairs)
 
 
 def _equal_optionals(one: Optional, other: Optional) -> bool | Failed:
@@ -294,6 +364,10 @@ def _equal_versions(one: Semver, other: Semver) -> bool:
     return one.order() == other.order()
 
 
+def _equal_quantities(one: Quantity, other: Quantity) -> bool:
+    return one.amount == other.amount
+
+
 def _equal_types(one: types.Type, other: types.Type) -> bool:
     return one.name == other.name
 
@@ -304,6 +378,7 @@ _COMPARED: Final = {
     Domains: _equal_maps,
     Optional: _equal_optionals,
     Semver: _equal_versions,
+    Quantity: _equal_quantities,
     types.Type: _equal_types,
 }
 
@@ -323,6 +398,7 @@ def compare(one: Any, other: Any) -> int | Failed:
 
 
 _ORDERED: Final = frozenset({bool, str, bytes})
+HAVE_ORDER: Final = _ORDERED | _NUMBERS
 
 
 def key_of(value: Any) -> Any:
