@@ -11,10 +11,9 @@ from itertools import count
 from typing import Final
 
 from berth.cel.errors import CompileError, UnsupportedError
-from berth.cel.functions import STANDARD, Overload
-from berth.cel.kubernetes import KUBERNETES
-from berth.cel.lists import LISTS
-from berth.cel.strings import STRINGS, compiled
+from berth.cel.library import FUNCTIONS
+from berth.cel.library.overloads import Overload
+from berth.cel.library.strings import compiled
 from berth.cel.syntax import (
     Call,
     Comprehension,
@@ -40,9 +39,11 @@ from berth.cel.types import (
     IP,
     NULL,
     QUANTITY,
+    SEMVER,
     STRING,
     TYPE,
     UINT,
+    URL,
     Bindings,
     Type,
     is_dynamic,
@@ -55,20 +56,20 @@ from berth.cel.types import (
 )
 from berth.cel.values import type_of as type_of_value
 
-
-def _by_name(overloads: Iterable[Overload]) -> dict[str, tuple[Overload, ...]]:
-    table: dict[str, tuple[Overload, ...]] = {}
-    for overload in overloads:
-        table[overload.name] = (*table.get(overload.name, ()), overload)
-    return table
-
-
-FUNCTIONS: Final[Mapping[str, tuple[Overload, ...]]] = _by_name((*STANDARD, *STRINGS, *LISTS, *KUBERNETES))
-
 # Functions of Kubernetes' environment that berth does not evaluate: no device has a time, and formats of names and
 # texts are for validation.
 UNSUPPORTED: Final = frozenset(
-    {"timestamp", "duration", "format", "validate", "getDate", "getDayOfMonth", "getDayOfWeek", "getDayOfYear", "getFullYear"}
+    {
+        "timestamp",
+        "duration",
+        "format",
+        "validate",
+        "getDate",
+        "getDayOfMonth",
+        "getDayOfWeek",
+        "getDayOfYear",
+        "getFullYear",
+    }
     | {"getHours", "getMilliseconds", "getMinutes", "getMonth", "getSeconds"}
 )
 
@@ -322,9 +323,7 @@ class _Checker:
             self._error(node, f"expected type '{want}' but found '{got}'")
 
 
-_OBJECTS: Final = frozenset(
-    of for overload in KUBERNETES for of in overload.params if of.name.startswith("kubernetes.")
-)
+_OBJECTS: Final = frozenset({QUANTITY, SEMVER, URL})
 
 
 def failed(parsed: Parsed, errors: Iterable[tuple[int, str]]) -> CompileError:
@@ -349,9 +348,6 @@ def qualified_name(node: Node) -> str | None:
             return f"{prefix}.{node.field}" if prefix else None
         case _:
             return None
-
-
-_TEXT_ARGUMENTS: Final = {"matches": "matches"}
 
 
 def _validate(checked: Checked) -> None:

@@ -15,7 +15,7 @@ class CELError(PermanentError):
 
 
 class CompileError(CELError):
-    """The API server refuses it too: grammar, an unknown name, types that do not fit, no bool, too long, or too costly."""
+    """The API server refuses it too: grammar, an unknown name, types, a result that is no bool, length, or cost."""
 
 
 class UnsupportedError(CompileError):

@@ -6,11 +6,25 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from berth.cel import costs
-from berth.cel.check import FUNCTIONS, TYPE_NAMES, Checked, qualified_name
+from berth.cel.calls import (
+    OF_LEFT,
+    REGEXES,
+    CostLimitReached,
+    Frame,
+    Run,
+    applied,
+    dispatch,
+    go_type,
+    has,
+    selected,
+    selected_optionally,
+    without_name,
+)
+from berth.cel.check import TYPE_NAMES, Checked, qualified_name
 from berth.cel.errors import CompileError, UnsupportedError
-from berth.cel.functions import Overload, find, shown
-from berth.cel.strings import compiled
+from berth.cel.library import costs
+from berth.cel.library.overloads import Overload
+from berth.cel.library.strings import compiled
 from berth.cel.syntax import (
     Call,
     Comprehension,
@@ -22,11 +36,10 @@ from berth.cel.syntax import (
     Node,
     Select,
 )
-from berth.cel.types import DEVICE, Type, is_dynamic
+from berth.cel.types import Type
 from berth.cel.values import (
     ABSENT,
     UNKNOWN_OVERLOAD,
-    Domains,
     Failed,
     Optional,
     UInt,
@@ -35,34 +48,6 @@ from berth.cel.values import (
     keys,
     type_of,
 )
-
-
-class CostLimitReached(Exception):  # noqa: N818 - it ends an evaluation, as StopIteration ends a loop
-    pass
-
-
-# Elements that `+` on lists may copy in an evaluation: Kubernetes counts 1 for any such call, since Go does not copy.
-_MAX_COPIED: Final = 10_000_000
-
-
-class Frame:
-    """One evaluation: the variables, and what it cost so far."""
-
-    __slots__ = ("copied", "cost", "limit", "slots")
-
-    def __init__(self, device: Any, variables: int, limit: int) -> None:
-        self.slots: list[Any] = [device] + [None] * variables
-        self.cost = 0
-        self.copied = 0
-        self.limit = limit
-
-    def pay(self, cost: int) -> None:
-        self.cost += cost
-        if self.cost > self.limit:
-            raise CostLimitReached
-
-
-Run = Callable[[Frame], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,53 +138,10 @@ def _of_constant(frame: Frame, value: Any, key: Any) -> Any:
     if type(value) is dict:  # nearly all selections
         found = value.get(key, _MISSING)
         return Failed(f"no such key: {key}") if found is _MISSING else found
-    return _selected(value, key)
+    return selected(value, key)
 
 
 _MISSING: Final = object()
-
-
-def _selected(value: Any, key: Any) -> Any:
-    if type(value) is Optional:
-        return _selected_optionally(value.value, key) if value.present else value
-    wrong = _wrong_key(value, key)
-    if wrong:
-        return wrong
-    return find(value, key) if isinstance(value, (dict, list)) else Failed(f"no such key: {shown(key)}")
-
-
-def _selected_optionally(value: Any, key: Any) -> Any:
-    """An optional of the element; absent where there is none."""
-    if type(value) is Optional:
-        return _selected_optionally(value.value, key) if value.present else ABSENT
-    wrong = _wrong_key(value, key)
-    if wrong:
-        return wrong
-    found = find(value, key) if isinstance(value, (dict, list)) else ABSENT
-    return ABSENT if found is ABSENT or isinstance(found, Failed) else Optional(found)
-
-
-def _wrong_key(value: Any, key: Any) -> Failed | None:
-    """Why nothing can be selected by such a key."""
-    kind = type(key)
-    if kind not in _SELECTING:
-        return Failed(f"invalid qualifier type: {_go_type(key)}")
-    if not isinstance(value, list):
-        return None
-    if kind is bool or kind is str:
-        return Failed(f"unsupported index type '{type_of(key).name}' in list")
-    return Failed(f"unsupported index value {key:g} in list") if kind is float and not key.is_integer() else None
-
-
-_SELECTING: Final = frozenset({bool, int, UInt, float, str})
-
-
-def _has(value: Any, name: str) -> bool | Failed:
-    if type(value) is Optional:
-        return value.present and _has(value.value, name)
-    if isinstance(value, list):
-        return _wrong_key(value, name) or False
-    return isinstance(value, Domains) or (isinstance(value, dict) and name in value)
 
 
 # Of a constant they are computed before, at no cost.
@@ -212,9 +154,9 @@ class _Planner:
     slots: int = 1
     scopes: list[dict[str, int]] = field(default_factory=lambda: [{"device": 0}])
     lazy: dict[int, Run] = field(default_factory=dict)
-    """What computes the variable of a slot when it is first read: cel.bind costs nothing if its body does not read it."""
+    """What computes a slot's variable when it is first read: what cel.bind binds and does not read costs nothing."""
 
-    def plan(self, node: Node) -> _Plan:
+    def plan(self, node: Node) -> _Plan:  # noqa: PLR0911 - one answer for each kind of node
         match node:
             case Literal():
                 return _Constant(node.value)
@@ -273,8 +215,9 @@ class _Planner:
 
     def _select(self, node: Select) -> _Plan:
         name = node.field
-        if (qualified := qualified_name(node)) in TYPE_NAMES:
-            return _Constant(Type(qualified))
+        qualified = qualified_name(node)
+        if qualified is not None and qualified in TYPE_NAMES:
+            return _Constant(Type(TYPE_NAMES[qualified].name))
         if not node.test:
             return self._operand(node.operand).then(lambda frame, value: _of_constant(frame, value, name))
         operand = self._operand(node.operand).run
@@ -282,7 +225,7 @@ class _Planner:
         def test(frame: Frame) -> Any:
             value = operand(frame)
             if type(value) is not Failed:
-                return _has(value, name)
+                return has(value, name)
             frame.cost -= 1  # Kubernetes takes the 1 of a test off, also where it was not added
             return value
 
@@ -301,22 +244,22 @@ class _Planner:
         if name in _CONVERSIONS and len(plans) == 1 and isinstance(plans[0], _Constant):
             return self._converted(name, candidates, plans[0])
         self._read_regex(name, plans)
-        run = _dispatch(name, candidates, [self.checked.types[part.id] for part in nodes])
+        run = dispatch(name, candidates, [self.checked.types[part.id] for part in nodes])
         cost = costs.cost_of(name, candidates[0].id if len(candidates) == 1 else "")
-        known_regex = name in _REGEXES and isinstance(plans[1], _Constant)
+        known_regex = name in REGEXES and isinstance(plans[1], _Constant)
         if known_regex:
-            run = _without_name(run)
-        one_by_one = known_regex or (len(candidates) > 1 and name not in _OF_LEFT)
-        return _Computed(_applied(run, cost, [plan.run for plan in plans], one_by_one=one_by_one))
+            run = without_name(run)
+        one_by_one = known_regex or (len(candidates) > 1 and name not in OF_LEFT)
+        return _Computed(applied(run, cost, [plan.run for plan in plans], one_by_one=one_by_one))
 
     def _converted(self, name: str, candidates: tuple[Overload, ...], plan: _Constant) -> _Plan:
-        value = _dispatch(name, candidates, [Type("dyn")])(plan.value)
+        value = dispatch(name, candidates, [Type("dyn")])(plan.value)
         if isinstance(value, Failed):
             raise CompileError(self.checked.parsed.text, f"program instantiation failed: {value.reason}")
         return _Constant(value)
 
     def _read_regex(self, name: str, plans: Sequence[_Plan]) -> None:
-        if name in _REGEXES and isinstance(plans[1], _Constant):
+        if name in REGEXES and isinstance(plans[1], _Constant):
             regex = compiled(plans[1].value)
             if isinstance(regex, str):
                 reason = f"program instantiation failed: error parsing regexp: {regex}"
@@ -409,14 +352,14 @@ class _Planner:
         one_list = len(candidates) == 1 and candidates[0].id == "in_list"
         if one_list and isinstance(among, _Constant) and all(type(value) in _HASHED for value in among.value):
             return self._in_constants(item.run, among.value)
-        run = _dispatch("@in", candidates, [self.checked.types[arg.id] for arg in node.args])
+        run = dispatch("@in", candidates, [self.checked.types[arg.id] for arg in node.args])
         cost = costs.cost_of("@in", candidates[0].id if len(candidates) == 1 else "")
-        return _Computed(_applied(run, cost, [item.run, among.run]))
+        return _Computed(applied(run, cost, [item.run, among.run]))
 
     def _in_constants(self, item: Run, values: list[Any]) -> _Plan:
         """Free of cost, as for kube-scheduler."""
         if not values:
-            return _Constant(False)  # noqa: FBT003
+            return _Constant(False)
         known = {key_of(value) for value in values}
 
         def run(frame: Frame) -> Any:
@@ -591,11 +534,11 @@ class _Planner:
 
 def _required(frame: Frame, value: Any, key: Any) -> Any:
     frame.cost += 1
-    return _selected(value, key)
+    return selected(value, key)
 
 
 def _optionally(frame: Frame, value: Any, key: Any) -> Any:
-    found = _selected_optionally(value, key)
+    found = selected_optionally(value, key)
     if found is not ABSENT:
         frame.cost += 1
     return found
@@ -652,144 +595,5 @@ def _pairs(over: Any) -> list[tuple[Any, Any]]:
 
 def _not_iterable(value: Any, *, of_two: bool) -> Failed:
     if of_two:
-        return Failed(f"unsupported comprehension range type: {_go_type(value)}")
-    return Failed(f"got '{_go_type(value)}', expected iterable type")
-
-
-def _go_type(value: Any) -> str:
-    """The type's name in kube-scheduler's source, which some of its errors have."""
-    name = type_of(value).name
-    _, dot, kind = name.partition(".")
-    return f"cel.{kind}" if dot else _GO_TYPES.get(name, f"types.{name.capitalize()}")
-
-
-_GO_TYPES: Final = {"null_type": "types.Null", "optional_type": "*types.Optional", "type": "*types.Type"}
-
-
-# -- how a call finds its signature
-
-
-def _applied(
-    function: Callable[..., Any], cost: costs.CallCost | None, runs: Sequence[Run], *, one_by_one: bool = False
-) -> Run:
-    """The call. ``one_by_one``: the first argument that fails ends it, without a cost unless it is the last one."""
-    if len(runs) == 2 and not one_by_one:  # noqa: PLR2004 - most calls
-        return _applied_to_two(function, cost, *runs)
-    last = len(runs) - 1
-
-    def run(frame: Frame) -> Any:
-        args = []
-        for index, part in enumerate(runs):
-            value = part(frame)
-            if type(value) is Failed and index < last:
-                return value
-            args.append(value)
-        return _called(frame, function, cost, args)
-
-    return run
-
-
-def _applied_to_two(function: Callable[..., Any], cost: costs.CallCost | None, left: Run, right: Run) -> Run:
-    if cost is not None:
-        return lambda frame: _called(frame, function, cost, (left(frame), right(frame)))
-
-    def run(frame: Frame) -> Any:
-        one, other = left(frame), right(frame)
-        frame.cost += 1
-        if type(one) is Failed:
-            return one
-        return other if type(other) is Failed else function(one, other)
-
-    return run
-
-
-def _called(frame: Frame, function: Callable[..., Any], cost: costs.CallCost | None, args: Sequence[Any]) -> Any:
-    afterwards = cost in costs.PAID_AFTERWARDS
-    if not afterwards:
-        frame.pay(cost(args, None) if cost else 1)
-    failure = next((arg for arg in args if type(arg) is Failed), None)
-    value = failure
-    if failure is None or function is _NOT_STRICTLY_FALSE:
-        value = function(*args)
-    if afterwards and cost:
-        frame.pay(cost(args, value))
-    return value
-
-
-_NOT_STRICTLY_FALSE: Final = FUNCTIONS["@not_strictly_false"][0].run
-# They find out themselves what their arguments are.
-_UNGUARDED: Final = frozenset({"_==_", "_!=_", "_<_", "_<=_", "_>_", "_>=_", "@not_strictly_false", "type", "dyn", "flatten"})
-
-_REGEXES: Final = frozenset({"matches", "find", "findAll"})
-_NUMBERS: Final = frozenset({"int", "uint", "double"})
-# Functions that their first argument carries out, with the types that can.
-_OF_LEFT: Final = {
-    **{name: _NUMBERS | {"string", "bytes", "bool"} for name in ("_<_", "_<=_", "_>_", "_>=_")},
-    "_+_": _NUMBERS | {"string", "bytes", "list"},
-    **dict.fromkeys(("_-_", "_*_", "_/_"), _NUMBERS | {"string"}),
-    "_%_": frozenset({"int", "uint", "string"}),
-    "-_": frozenset({"int", "double", "string", "bool"}),
-    "matches": frozenset({"string"}),
-    **dict.fromkeys(("sort", "@sortByAssociatedKeys"), frozenset({"list", "string"})),
-    "size": frozenset({"string", "bytes", "list", "map"}),
-}
-# Other functions whose errors do not name them.
-_UNNAMED: Final = frozenset({"!_", "@in", "contains", "startsWith", "endsWith"})
-
-
-def _dispatch(name: str, candidates: tuple[Overload, ...], types: Sequence[Type]) -> Callable[..., Any]:
-    """The function of the signature that fits the arguments; checked at run time where types are not known before."""
-    if name in _UNGUARDED or (len(candidates) == 1 and not any(map(_is_open, types))):
-        return candidates[0].run
-    of_name = [
-        overload
-        for overload in FUNCTIONS[name]
-        if overload.is_method is candidates[0].is_method and len(overload.params) == len(types)
-    ]
-    signatures = list(candidates) if len(candidates) == 1 else of_name
-
-    def run(*args: Any) -> Any:
-        for overload in signatures:
-            if all(_accepts(param, arg) for param, arg in zip(overload.params, args, strict=True)):
-                return overload.run(*args)
-        return _unknown_overload(name, args)
-
-    return run
-
-
-def _unknown_overload(name: str, args: Sequence[Any]) -> Failed:
-    """In Kubernetes' words, which depend on how the function is made there."""
-    if name in _OF_LEFT:
-        fits = type_of(args[0]).name in _OF_LEFT[name]
-        return UNKNOWN_OVERLOAD if fits else Failed(f"no such overload: {name}")
-    if name in _UNNAMED:
-        return UNKNOWN_OVERLOAD
-    return Failed(f"no such overload: {name}({', '.join(type_of(arg).name for arg in args)})")
-
-
-def _without_name(run: Callable[..., Any]) -> Callable[..., Any]:
-    def unnamed(*args: Any) -> Any:
-        if not all(isinstance(arg, str) for arg in args[:2]):
-            return UNKNOWN_OVERLOAD
-        return run(*args)
-
-    return unnamed
-
-
-def _is_open(of: Type) -> bool:
-    return is_dynamic(of) or any(map(_is_open, of.params))
-
-
-def _accepts(param: Type, value: Any) -> bool:
-    """Whether a value has the type; of a list or map its first element is asked, as by kube-scheduler."""
-    if param.is_variable or is_dynamic(param):
-        return True
-    if type_of(value).name != param.name:
-        return False
-    if param.name == "list":
-        return not value or _accepts(param.params[0], value[0])
-    if param.name == "map":
-        return not value or all(
-            _accepts(of, part) for of, part in zip(param.params, (keys(value)[0], next(iter(value.values()))), strict=True)
-        )
-    return True
+        return Failed(f"unsupported comprehension range type: {go_type(value)}")
+    return Failed(f"got '{go_type(value)}', expected iterable type")

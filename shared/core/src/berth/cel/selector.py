@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
+from berth.cel.calls import CostLimitReached
 from berth.cel.check import check, children
-from berth.cel.costs import COST_LIMIT, MAX_LENGTH_BYTES
 from berth.cel.errors import CompileError, CostLimitError, EvaluationError, UnsupportedError
-from berth.cel.program import CostLimitReached, Program, program
+from berth.cel.library.costs import COST_LIMIT, MAX_LENGTH_BYTES
+from berth.cel.program import Program, program
 from berth.cel.syntax import Call, Comprehension, Ident, Literal, Node, Select, parse
 from berth.cel.types import CIDR, IP, QUANTITY, SEMVER
 from berth.cel.values import Domains, Failed, Quantity, Semver, UnknownValueError, type_of
@@ -36,8 +37,8 @@ class Device:
     """
 
     driver: str
-    attributes: Mapping[str, Mapping[str, Attribute]] = field(default_factory=dict)
-    capacity: Mapping[str, Mapping[str, Quantity]] = field(default_factory=dict)
+    attributes: dict[str, dict[str, Attribute]] = field(default_factory=dict)
+    capacity: dict[str, dict[str, Quantity]] = field(default_factory=dict)
     allow_multiple_allocations: bool = False
     problem: str | None = None
 
@@ -94,13 +95,13 @@ class Reads:
         readers = [_reader(path) for path in sorted(self.paths)]
         if len(readers) == 1:
             return readers[0]
-        if len(readers) == 2:  # noqa: PLR2004 - the usual selector: driver and an attribute
+        if len(readers) == 2:
             one, other = readers
             return lambda device: (one(device), other(device))
         return lambda device: tuple(reader(device) for reader in readers)
 
 
-def _reader(path: tuple[str, ...]) -> Callable[[Device], Hashable]:
+def _reader(path: tuple[str, ...]) -> Callable[[Device], Hashable]:  # noqa: PLR0911 - one for each part
     match path:
         case ("driver",):
             return lambda device: device.driver
@@ -209,7 +210,10 @@ _CONVERSION_ERRORS: Final = {
     "bytes": "type conversion error from Bytes to 'bool'",
     "null_type": "type conversion error from 'null_type' to 'bool'",
     **{name: f"type conversion error from {name} to 'bool'" for name in ("list", "map")},
-    **{of.name: f"type conversion error from '{of.name.split('.')[1]}' to 'bool'" for of in (SEMVER, QUANTITY, IP, CIDR)},
+    **{
+        of.name: f"type conversion error from '{of.name.split('.')[1]}' to 'bool'"
+        for of in (SEMVER, QUANTITY, IP, CIDR)
+    },
 }
 
 
@@ -237,7 +241,7 @@ _DEPTH: Final = {"attributes": 3, "capacity": 3, "driver": 1, "allowMultipleAllo
 def _reads(node: Node, names: _Names) -> set[tuple[str, ...]]:
     path = _path(node, names)
     if path is not None:
-        return _whole(path) | (_reads_of_index(node, names))
+        return _whole(path)
     if isinstance(node, Comprehension):
         return _reads_of_loop(node, names)
     return {read for child in children(node) for read in _reads(child, names)}
@@ -261,10 +265,6 @@ def _path(node: Node, names: _Names) -> tuple[str, ...] | None:
     return None if path is None else (*path, name)
 
 
-def _reads_of_index(_node: Node, _names: _Names) -> set[tuple[str, ...]]:
-    return set()
-
-
 def _reads_of_loop(node: Comprehension, names: _Names) -> set[tuple[str, ...]]:
     bound = _path(node.init, names) if node.is_bind else None
     reads = _reads(node.range, names) | (set() if bound is not None else _reads(node.init, names))
@@ -273,4 +273,3 @@ def _reads_of_loop(node: Comprehension, names: _Names) -> set[tuple[str, ...]]:
     for part in (node.condition, node.step):
         reads |= _reads(part, inner)
     return reads | _reads(node.result, outer)
-

@@ -76,7 +76,7 @@ class CreateStruct:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comprehension:
-    """A macro's loop: ``accu`` begins as ``init``, becomes ``step`` for each element while ``condition``, then ``result``."""
+    """A macro's loop: ``accu`` is ``init``, then ``step`` for each element while ``condition`` holds, then ``result``."""
 
     id: int
     variable: str
@@ -112,7 +112,7 @@ class Parsed:
         row, column = before.count("\n") + 1, offset - (before.rfind("\n") + 1)
         line = self.text.split("\n")[row - 1].replace("\t", " ")
         dots = "".join("." if char.isascii() else "．" for char in line[:column])  # noqa: RUF001 - as wide as the character above
-        mark = "^" if column >= len(line) or line[column].isascii() else "＾"
+        mark = "^" if column >= len(line) or line[column].isascii() else "＾"  # noqa: RUF001 - the same
         return f"ERROR: <input>:{row}:{column + 1}: {message}\n | {line}\n | {dots}{mark}"
 
 
@@ -138,8 +138,8 @@ def _parser_message(text: str) -> str:
 @cache
 def _parser() -> Callable[[str], bytes]:
     # 15 MB of resident memory: loaded by the first expression, since most clusters have none.
-    from cel_expr_python import cel  # noqa: PLC0415
-    from cel_expr_python.ext import ext_bindings, ext_optional  # noqa: PLC0415
+    from cel_expr_python import cel  # type: ignore[import-untyped] # noqa: PLC0415 - see above; it has no py.typed
+    from cel_expr_python.ext import ext_bindings, ext_optional  # type: ignore[import-untyped] # noqa: PLC0415 - same
 
     env = cel.NewEnv(extensions=[ext_bindings.ExtBindings(), ext_optional.ExtOptional()])
     return lambda text: env.compile(text, disable_check=True).serialize()
@@ -279,9 +279,8 @@ class _Reader:
 
     def _loop(self, call: Call, init: Node, condition: Node, step: Node, result: Node | None = None) -> Node:
         assert call.target is not None  # noqa: S101 - `_call` expands methods only
-        *names, _ = call.args[: 1 + _variables(call)]
         names = [self._variable(name) for name in call.args[: _variables(call)]]
-        if len(names) == 2 and names[0] == names[1]:  # noqa: PLR2004 - two variables
+        if len(names) == 2 and names[0] == names[1]:
             raise self._error(call.args[1], f"duplicate variable name: {names[1]}")
         return Comprehension(
             id=call.id,
@@ -326,7 +325,7 @@ class _Reader:
 
     def _filtered(self, call: Call, step: Node) -> Node:
         """The step of transformList and its like: only for elements that pass the filter, if the call has one."""
-        if len(call.args) == 3:  # noqa: PLR2004 - two variables and the transformation
+        if len(call.args) == 3:
             return step
         return self._of(call, "_?_:_", call.args[2], step, self._accu(call))
 
@@ -376,7 +375,7 @@ _SORTED: Final = "@__sortBy_input__"
 
 def _variables(call: Call) -> int:
     """How many of the macro's arguments name variables."""
-    return 1 if call.function in {"sortBy", "map"} or len(call.args) == 2 else 2  # noqa: PLR2004 - variable and predicate
+    return 1 if call.function in {"sortBy", "map"} or len(call.args) == 2 else 2
 
 
 def _packed(value: bytes | int) -> list[int]:

@@ -95,7 +95,7 @@ class Bindings:
         self.bound = before
         return False
 
-    def _fits(self, want: Type, got: Type) -> bool:
+    def _fits(self, want: Type, got: Type) -> bool:  # noqa: PLR0911 - one answer for each kind of type
         if got.is_variable:
             bound = self._bind(got, want)
             if bound is not None:

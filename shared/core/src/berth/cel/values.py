@@ -12,7 +12,7 @@ Values are never changed once another expression can see them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -56,7 +56,7 @@ class Domains(dict[str, dict[str, Any]]):
 
     __slots__ = ()
 
-    def get(self, key: Any, default: Any = None) -> Any:
+    def get(self, key: Any, default: Any = None) -> Any:  # noqa: ARG002 - it is dict's
         """The domain's map, whatever the default."""
         return super().get(key, {})
 
@@ -89,14 +89,14 @@ class Quantity:
         digits = len(whole.lstrip("0") or "0") + len(decimals)
         base, power = scale
         amount = Fraction(number, 10 ** len(decimals)) * Fraction(base) ** power
-        exponent = power - len(decimals) if base == 10 else 0  # noqa: PLR2004 - decimal or binary suffix
-        if base == 10:  # noqa: PLR2004 - the same
+        exponent = power - len(decimals) if base == 10 else 0
+        if base == 10:
             is_int64 = digits <= _INT64_DIGITS and exponent >= -_NANO_DIGITS
         else:
             is_int64 = not decimals and digits + int(power * 0.3) + 1 <= _BINARY_DIGITS
         if is_int64:
             return Quantity(amount, exponent)
-        return Quantity(_to_nano(amount, is_binary=base == 2), -_NANO_DIGITS, is_int64=False)  # noqa: PLR2004
+        return Quantity(_to_nano(amount, is_binary=base == 2), -_NANO_DIGITS, is_int64=False)
 
     def whole(self) -> int | None:
         """As an int64, if Kubernetes has it as one with no fraction."""
@@ -174,11 +174,11 @@ class Semver:
         if not text:
             return Failed("Version string empty")
         parts = text.split(".", 2)
-        if len(parts) < 3:  # noqa: PLR2004 - major, minor, patch
+        if len(parts) < 3:
             return Failed("No Major.Minor.Patch elements found")
         patch, plus, build = parts[2].partition("+")
         patch, dash, prerelease = patch.partition("-")
-        numbers = []
+        numbers: list[int] = []
         for name, digits in zip(("Major", "Minor", "Patch"), (parts[0], parts[1], patch), strict=True):
             problem = _number_problem(name, digits)
             if problem:
@@ -189,14 +189,14 @@ class Semver:
             if problem:
                 return Failed(problem)
         identifiers = tuple(int(word) if word.isdigit() else word for word in words)
-        return Semver(*numbers, prerelease=identifiers)
+        return Semver(numbers[0], numbers[1], numbers[2], identifiers)
 
     @staticmethod
     def parse_tolerant(text: str) -> Semver | Failed:
         """The version, also with a ``v`` before it, leading zeros, or without minor and patch."""
         parts = text.removeprefix("v").split(".", 2)
         parts = [_without_zeros(part) for part in parts]
-        if len(parts) < 3 and re.search(r"[+-]", parts[-1]):  # noqa: PLR2004 - major, minor, patch
+        if len(parts) < 3 and re.search(r"[+-]", parts[-1]):
             return Failed("short version cannot contain PreRelease/Build meta data")
         return Semver.parse(".".join([*parts, "0", "0"][:3]))
 
@@ -319,7 +319,7 @@ def type_of(value: object) -> types.Type:
     return _TYPES[type(value)]
 
 
-def equal(one: Any, other: Any) -> bool | Failed:  # noqa: PLR0911 - one answer for each kind of value
+def equal(one: Any, other: Any) -> bool | Failed:
     """CEL's ``==``: numbers across types, values of two types differ; Kubernetes' types compare with their own only."""
     kind, other_kind = type(one), type(other)
     if kind is other_kind:
@@ -372,7 +372,7 @@ def _equal_types(one: types.Type, other: types.Type) -> bool:
     return one.name == other.name
 
 
-_COMPARED: Final = {
+_COMPARED: Final[Mapping[type, Callable[[Any, Any], bool | Failed]]] = {
     list: _equal_lists,
     dict: _equal_maps,
     Domains: _equal_maps,

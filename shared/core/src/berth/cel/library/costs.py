@@ -112,14 +112,27 @@ def _with_parsed(cost: CallCost) -> CallCost:
     return lambda args, result: cost(args, result) + math.ceil(size(args[1]) * _PER_CHARACTER)
 
 
+_VERSIONS: Final = ("semver", "isSemver", "ip")
+
 # By function, whatever its signature.
 _BY_FUNCTION: Final[dict[str, CallCost]] = {
     **dict.fromkeys(
         ("isSorted", "sum", "max", "min", "indexOf", "lastIndexOf"), lambda args, _result: _traversal(args[0])
     ),
     **dict.fromkeys(
-        ("url", "lowerAscii", "upperAscii", "substring", "trim", "cidr", "isIP", "isCIDR", "quantity", "isQuantity")
-        + ("semver", "isSemver", "ip"),
+        (
+            "url",
+            "lowerAscii",
+            "upperAscii",
+            "substring",
+            "trim",
+            "cidr",
+            "isIP",
+            "isCIDR",
+            "quantity",
+            "isQuantity",
+            *_VERSIONS,
+        ),
         _characters(),
     ),
     **dict.fromkeys(("replace", "split", "ip.isCanonical"), _characters(2 * _PER_CHARACTER)),

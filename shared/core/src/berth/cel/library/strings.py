@@ -7,12 +7,12 @@ from collections.abc import Callable
 from functools import cache, lru_cache
 from typing import Any, Final, Protocol
 
-from berth.cel.functions import Overload, function, method
+from berth.cel.library.overloads import Overload, function, method
 from berth.cel.types import BOOL, INT, STRING, list_of
 from berth.cel.values import Failed
 
 _TEXTS: Final = list_of(STRING)
-_SPACE: Final = "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
+_SPACE: Final = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
 
 
 class Pattern(Protocol):
@@ -23,7 +23,7 @@ class Pattern(Protocol):
 
 @cache
 def _re2() -> Any:
-    import re2  # noqa: PLC0415 - loaded by the first regular expression
+    import re2  # type: ignore[import-untyped] # noqa: PLC0415 - loaded by the first regular expression
 
     options = re2.Options()
     options.log_errors = False
@@ -158,7 +158,15 @@ def _quote(text: str) -> str:
 
 
 _ESCAPES: Final = {
-    "\a": "\\a", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\v": "\\v", "\\": "\\\\", '"': '\\"',
+    "\a": "\\a",
+    "\b": "\\b",
+    "\f": "\\f",
+    "\n": "\\n",
+    "\r": "\\r",
+    "\t": "\\t",
+    "\v": "\\v",
+    "\\": "\\\\",
+    '"': '\\"',
 }
 
 STRINGS: Final[tuple[Overload, ...]] = (

@@ -1,13 +1,13 @@
-"""Functions of expressions: how one is declared, and CEL's standard ones with optionals."""
+"""CEL's standard functions and optionals."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final
 
+from berth.cel.library.overloads import LIST, MAP, OPTIONAL, K, Overload, T, V, function, method
 from berth.cel.types import (
     BOOL,
     BYTES,
@@ -18,10 +18,8 @@ from berth.cel.types import (
     UINT,
     Type,
     list_of,
-    map_of,
     optional_of,
     type_of,
-    variable,
 )
 from berth.cel.values import (
     ABSENT,
@@ -30,7 +28,7 @@ from berth.cel.values import (
     MAX_UINT,
     MIN_INT,
     OVERFLOW,
-        Address,
+    Address,
     Cidr,
     Failed,
     Optional,
@@ -40,35 +38,6 @@ from berth.cel.values import (
     key_of,
 )
 from berth.cel.values import type_of as type_of_value
-
-
-@dataclass(frozen=True, slots=True)
-class Overload:
-    """One signature of a function, with cel-go's id, by which costs are counted."""
-
-    name: str
-    id: str
-    params: tuple[Type, ...]
-    result: Type
-    run: Callable[..., Any]
-    is_method: bool = False
-
-
-def function(name: str, overload_id: str, params: tuple[Type, ...], result: Type, run: Callable[..., Any]) -> Overload:
-    return Overload(name, overload_id, params, result, run)
-
-
-def method(name: str, overload_id: str, params: tuple[Type, ...], result: Type, run: Callable[..., Any]) -> Overload:
-    """A function that is called on its first parameter."""
-    return Overload(name, overload_id, params, result, run, is_method=True)
-
-
-T: Final = variable("T")
-K: Final = variable("K")
-V: Final = variable("V")
-LIST: Final = list_of(T)
-MAP: Final = map_of(K, V)
-OPTIONAL: Final = optional_of(V)
 
 
 def checked_int(number: int) -> int | Failed:
@@ -245,7 +214,7 @@ _TRUE: Final = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 _FALSE: Final = frozenset({"0", "f", "F", "FALSE", "false", "False"})
 
 
-def _to_string(value: Any) -> Any:
+def _to_string(value: Any) -> Any:  # noqa: PLR0911 - one answer for each type
     match value:
         case bytes():
             try:
@@ -265,7 +234,7 @@ def _to_string(value: Any) -> Any:
 
 
 def go_float(value: float) -> str:
-    """The shortest text that reads back as the same number, in Go's form, with an exponent below 0.0001 and from a million on."""
+    """The shortest text that reads back as the same number, in Go's form, with an exponent from a million on."""
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):
@@ -273,7 +242,7 @@ def go_float(value: float) -> str:
     sign, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
     assert isinstance(exponent, int)  # noqa: S101 - the number is finite
     power = len(digits) + exponent - 1 if value else 0
-    if not -4 <= power < 6:  # noqa: PLR2004 - as in the line above
+    if not -4 <= power < 6:
         text = "".join(map(str, digits))
         mantissa = f"{text[0]}.{text[1:]}" if len(text) > 1 else text
         return f"{'-' if sign else ''}{mantissa}e{power:+03d}"
@@ -353,7 +322,11 @@ def _comparisons() -> list[Overload]:
 def _arithmetic() -> list[Overload]:
     return [
         function(operator, f"{word}_{name}", (of, of), of, run)
-        for operator, word, run in (("_-_", "subtract", _subtract), ("_*_", "multiply", _multiply), ("_/_", "divide", _divide))
+        for operator, word, run in (
+            ("_-_", "subtract", _subtract),
+            ("_*_", "multiply", _multiply),
+            ("_/_", "divide", _divide),
+        )
         for name, of in (("double", DOUBLE), ("int64", INT), ("uint64", UINT))
     ]
 
@@ -378,8 +351,17 @@ STANDARD: Final[tuple[Overload, ...]] = (
     function("_==_", "equals", (T, T), BOOL, equal),
     function("_!=_", "not_equals", (T, T), BOOL, _differs),
     *_comparisons(),
-    *(function("_+_", f"add_{name}", (of, of), of, add) for name, of in
-      (("bytes", BYTES), ("double", DOUBLE), ("int64", INT), ("list", LIST), ("string", STRING), ("uint64", UINT))),
+    *(
+        function("_+_", f"add_{name}", (of, of), of, add)
+        for name, of in (
+            ("bytes", BYTES),
+            ("double", DOUBLE),
+            ("int64", INT),
+            ("list", LIST),
+            ("string", STRING),
+            ("uint64", UINT),
+        )
+    ),
     *_arithmetic(),
     function("_%_", "modulo_int64", (INT, INT), INT, _modulo),
     function("_%_", "modulo_uint64", (UINT, UINT), UINT, _modulo),
@@ -400,10 +382,14 @@ STANDARD: Final[tuple[Overload, ...]] = (
     function("_[?_]", "optional_list_optindex_optional_int", (optional_of(LIST), INT), optional_of(T), _same),
     function("_[?_]", "map_optindex_optional_value", (MAP, K), OPTIONAL, find_optional),
     function("_[?_]", "optional_map_optindex_optional_value", (optional_of(MAP), K), OPTIONAL, _same),
-    *(function("size", f"size_{name}", (of,), INT, _size) for name, of in
-      (("bytes", BYTES), ("list", LIST), ("map", MAP), ("string", STRING))),
-    *(method("size", f"{name}_size", (of,), INT, _size) for name, of in
-      (("bytes", BYTES), ("list", LIST), ("map", MAP), ("string", STRING))),
+    *(
+        function("size", f"size_{name}", (of,), INT, _size)
+        for name, of in (("bytes", BYTES), ("list", LIST), ("map", MAP), ("string", STRING))
+    ),
+    *(
+        method("size", f"{name}_size", (of,), INT, _size)
+        for name, of in (("bytes", BYTES), ("list", LIST), ("map", MAP), ("string", STRING))
+    ),
     _string_method("contains", lambda text, part: part in text),
     _string_method("startsWith", str.startswith),
     _string_method("endsWith", str.endswith),
@@ -411,11 +397,16 @@ STANDARD: Final[tuple[Overload, ...]] = (
     function("type", "type", (T,), type_of(T), type_of_value),
     *(function("bool", f"{of}_to_bool", (of,), BOOL, _to_bool) for of in (BOOL, STRING)),
     *(function("bytes", f"{of}_to_bytes", (of,), BYTES, _to_bytes) for of in (BYTES, STRING)),
-    *(function("double", f"{name}_to_double", (of,), DOUBLE, _to_double) for name, of in (*_NUMBERS, ("string", STRING))),
+    *(
+        function("double", f"{name}_to_double", (of,), DOUBLE, _to_double)
+        for name, of in (*_NUMBERS, ("string", STRING))
+    ),
     *(function("int", f"{name}_to_int64", (of,), INT, _to_int) for name, of in (*_NUMBERS, ("string", STRING))),
     *(function("uint", f"{name}_to_uint64", (of,), UINT, _to_uint) for name, of in (*_NUMBERS, ("string", STRING))),
-    *(function("string", f"{name}_to_string", (of,), STRING, _to_string) for name, of in
-      (*_NUMBERS, ("string", STRING), ("bytes", BYTES), ("bool", BOOL))),
+    *(
+        function("string", f"{name}_to_string", (of,), STRING, _to_string)
+        for name, of in (*_NUMBERS, ("string", STRING), ("bytes", BYTES), ("bool", BOOL))
+    ),
     function("optional.of", "optional_of", (V,), OPTIONAL, Optional),
     function("optional.ofNonZeroValue", "optional_ofNonZeroValue", (V,), OPTIONAL, _of_non_zero),
     function("optional.none", "optional_none", (), OPTIONAL, lambda: ABSENT),

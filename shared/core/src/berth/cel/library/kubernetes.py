@@ -9,9 +9,20 @@ from ipaddress import AddressValueError, IPv4Address, IPv6Address
 from typing import Any, Final
 from urllib.parse import parse_qs
 
-from berth.cel.functions import Overload, function, method
+from berth.cel.library.overloads import Overload, function, method
 from berth.cel.types import BOOL, CIDR, DOUBLE, INT, IP, QUANTITY, SEMVER, STRING, URL, Type, list_of, map_of
-from berth.cel.values import Address, Cidr, Failed, Quantity, Semver, UNKNOWN_OVERLOAD, UnknownValueError, Url, as_int64, quoted
+from berth.cel.values import (
+    UNKNOWN_OVERLOAD,
+    Address,
+    Cidr,
+    Failed,
+    Quantity,
+    Semver,
+    UnknownValueError,
+    Url,
+    as_int64,
+    quoted,
+)
 
 
 def _sign(number: Any, other: Any = 0) -> int:
@@ -82,15 +93,17 @@ def _address_problem(text: str) -> str:
         read = digits[: wrong.start()] if wrong else digits
         if len(read) > 1 and read[0] == "0":
             return "IPv4 field has octet with leading zero"
-        if len(read) > 3 or int(read or 0) > 255:  # noqa: PLR2004 - a byte in decimal
+        if len(read) > 3 or int(read or 0) > 255:
             return "IPv4 field has value >255"
         if wrong:
             rest = text[sum(len(field) + 1 for field in fields[:index]) + wrong.start() :]
             return f"unexpected character (at {quoted(rest)})"
         if not read:
-            rest = text[max(sum(len(field) + 1 for field in fields[:index]) - (index > 0 and index == len(fields) - 1), 0) :]
+            rest = text[
+                max(sum(len(field) + 1 for field in fields[:index]) - (index > 0 and index == len(fields) - 1), 0) :
+            ]
             return f"IPv4 field must have at least one digit (at {quoted(rest)})"
-    return "IPv4 address too short" if len(fields) < 4 else "IPv4 address too long"  # noqa: PLR2004 - bytes
+    return "IPv4 address too short" if len(fields) < 4 else "IPv4 address too long"
 
 
 def _is_canonical(text: str) -> Any:

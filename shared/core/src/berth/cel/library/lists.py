@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import cmp_to_key, reduce
+from itertools import pairwise
 from typing import Any, Final
 
-from berth.cel.functions import LIST, Overload, T, add, contains, function, method
+from berth.cel.library.overloads import LIST, Overload, T, function, method
+from berth.cel.library.standard import add, contains
 from berth.cel.types import BOOL, BYTES, DOUBLE, DYN, INT, STRING, UINT, Type, list_of
 from berth.cel.values import UNKNOWN_OVERLOAD, Failed, UInt, compare, equal, type_of
 
@@ -28,7 +30,7 @@ def _sum_from(zero: Any) -> Callable[[list[Any]], Any]:
 
 
 def _is_sorted(values: list[Any]) -> Any:
-    for one, other in zip(values, values[1:], strict=False):
+    for one, other in pairwise(values):
         order = compare(one, other)
         if isinstance(order, int) and order > 0:
             return False
@@ -138,7 +140,9 @@ def _of_each(template: Callable[[Type], Overload], elements: tuple[Type, ...]) -
 
 
 LISTS: Final[tuple[Overload, ...]] = (
-    *_of_each(lambda of: method("isSorted", f"list_{of}_is_sorted_bool", (list_of(of),), BOOL, _is_sorted), _COMPARABLE),
+    *_of_each(
+        lambda of: method("isSorted", f"list_{of}_is_sorted_bool", (list_of(of),), BOOL, _is_sorted), _COMPARABLE
+    ),
     *_of_each(lambda of: method("sum", f"list_{of}_sum_{of}", (list_of(of),), of, _sum_from(_ZEROS[of])), _SUMMABLE),
     *_of_each(lambda of: method("max", f"list_{of}_max_{of}", (list_of(of),), of, _max), _COMPARABLE),
     *_of_each(lambda of: method("min", f"list_{of}_min_{of}", (list_of(of),), of, _min), _COMPARABLE),
@@ -147,7 +151,9 @@ LISTS: Final[tuple[Overload, ...]] = (
     method("slice", "list_slice", (LIST, INT, INT), LIST, _slice),
     method("flatten", "list_flatten", (list_of(LIST),), LIST, _flatten),
     method("flatten", "list_flatten_int", (list_of(DYN), INT), list_of(DYN), _flatten),
-    *_of_each(lambda of: method("sort", f"list_{of}_sort", (list_of(of),), list_of(of), lambda v: _sort_by(v, v)), _COMPARABLE),
+    *_of_each(
+        lambda of: method("sort", f"list_{of}_sort", (list_of(of),), list_of(of), lambda v: _sort_by(v, v)), _COMPARABLE
+    ),
     *_of_each(
         lambda of: method(
             "@sortByAssociatedKeys", f"list_{of}_sortByAssociatedKeys", (LIST, list_of(of)), LIST, _sort_by
