@@ -76,7 +76,7 @@ class CreateStruct:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comprehension:
-    """A macro's loop: ``accu`` is ``init``, then ``step`` for each element while ``condition`` holds, then ``result``."""
+    """A macro's loop: ``accu`` begins as ``init`` and becomes ``step`` while ``condition`` holds; then ``result``."""
 
     id: int
     variable: str
