@@ -1,0 +1,421 @@
+"""An expression's tree. Google's parser (cel-expr-python) makes it; macros that it lacks are expanded here.
+
+The parser hands its tree over as bytes of the message ParsedExpr (cel-spec, ``syntax.proto``), which `_Reader` decodes.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import count
+from typing import Any, Final
+
+from berth.cel.errors import CompileError
+from berth.cel.values import UInt
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    id: int
+    value: object
+
+
+@dataclass(frozen=True, slots=True)
+class Ident:
+    id: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Select:
+    """``operand.field``, or ``has(operand.field)`` if ``test``."""
+
+    id: int
+    operand: Node
+    field: str
+    test: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    id: int
+    function: str
+    args: tuple[Node, ...]
+    target: Node | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CreateList:
+    id: int
+    elements: tuple[Node, ...] = ()
+    optional: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    key: Node
+    value: Node
+    optional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CreateMap:
+    id: int
+    entries: tuple[Entry, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CreateStruct:
+    """``Name{...}``; no such type is declared in the environment."""
+
+    id: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comprehension:
+    """A macro's loop: ``accu`` begins as ``init`` and becomes ``step`` while ``condition`` holds; then ``result``."""
+
+    id: int
+    variable: str
+    variable2: str = ""
+    range: Node
+    accu: str
+    init: Node
+    condition: Node
+    step: Node
+    result: Node
+
+    @property
+    def is_bind(self) -> bool:
+        """Whether it loops over nothing: cel.bind becomes that."""
+        return isinstance(self.range, CreateList) and not self.range.elements and self.variable == "#unused"
+
+
+Node = Literal | Ident | Select | Call | CreateList | CreateMap | CreateStruct | Comprehension
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """The tree, and the position in the text of each node's id."""
+
+    text: str
+    root: Node
+    positions: dict[int, int]
+
+    def located(self, node_id: int, message: str) -> str:
+        """An error's text as cel-go writes it: place, message, the line, and a mark below the place."""
+        offset = self.positions.get(node_id, 0)
+        before = self.text[:offset]
+        row, column = before.count("\n") + 1, offset - (before.rfind("\n") + 1)
+        line = self.text.split("\n")[row - 1].replace("\t", " ")
+        dots = "".join("." if char.isascii() else "．" for char in line[:column])  # noqa: RUF001 - as wide as the character above
+        mark = "^" if column >= len(line) or line[column].isascii() else "＾"  # noqa: RUF001 - the same
+        return f"ERROR: <input>:{row}:{column + 1}: {message}\n | {line}\n | {dots}{mark}"
+
+
+def parse(text: str) -> Parsed:
+    """The expression's tree.
+
+    Raises:
+        CompileError: it does not follow CEL's grammar, or nests deeper than the parser reads.
+    """
+    try:
+        serialized = _parser()(text)
+    except RuntimeError as error:
+        raise CompileError(text, f"compilation failed: {_parser_message(str(error))}") from None
+    return _Reader(text).read(serialized)
+
+
+def _parser_message(text: str) -> str:
+    """The parser's message without the name of its status, which stands before and after."""
+    status, colon, message = text.partition(": ")
+    return message.removesuffix(f" [{status}]") if colon and status.isupper() else text
+
+
+@cache
+def _parser() -> Callable[[str], bytes]:
+    # 15 MB of resident memory: loaded by the first expression, since most clusters have none.
+    from cel_expr_python import cel  # type: ignore[import-untyped] # noqa: PLC0415 - see above; it has no py.typed
+    from cel_expr_python.ext import ext_bindings, ext_optional  # type: ignore[import-untyped] # noqa: PLC0415 - same
+
+    env = cel.NewEnv(extensions=[ext_bindings.ExtBindings(), ext_optional.ExtOptional()])
+    return lambda text: env.compile(text, disable_check=True).serialize()
+
+
+_VARINT, _FIXED64, _BYTES = 0, 1, 2
+_SIGN: Final = 1 << 63
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    number = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return number, at
+        shift += 7
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
+    """Each field's number and value: an unsigned integer, eight bytes, or bytes."""
+    at = 0
+    while at < len(data):
+        tag, at = _varint(data, at)
+        match tag & 7:
+            case 0:
+                value, at = _varint(data, at)
+                yield tag >> 3, value
+            case 1:
+                yield tag >> 3, data[at : at + 8]
+                at += 8
+            case _:
+                size, at = _varint(data, at)
+                yield tag >> 3, data[at : at + size]
+                at += size
+
+
+def _signed(number: int) -> int:
+    return number - 2 * _SIGN if number >= _SIGN else number
+
+
+@dataclass(slots=True)
+class _Reader:
+    text: str
+    positions: dict[int, int] = field(default_factory=dict)
+    ids: Iterator[int] = field(default_factory=lambda: count(1 << 32))  # for nodes that macros add
+
+    def read(self, serialized: bytes) -> Parsed:
+        parsed = dict(_fields(dict(_fields(serialized))[2]))
+        for number, value in _fields(parsed.get(3, b"")):
+            if number == 4:
+                position = dict(_fields(value))
+                self.positions[position.get(1, 0)] = position.get(2, 0)
+        return Parsed(self.text, self._node(parsed[2]), self.positions)
+
+    def _node(self, data: bytes) -> Node:
+        node_id, kind, content = 0, 0, b""
+        for number, value in _fields(data):
+            if number == 2:
+                node_id = value
+            else:
+                kind, content = number, value
+        return _KINDS[kind](self, node_id, content)
+
+    def _literal(self, node_id: int, data: bytes) -> Node:
+        (kind, value), *_ = _fields(data)
+        return Literal(node_id, _CONSTANTS[kind](value))
+
+    def _ident(self, node_id: int, data: bytes) -> Node:
+        return Ident(node_id, dict(_fields(data))[1].decode())
+
+    def _select(self, node_id: int, data: bytes) -> Node:
+        parts = dict(_fields(data))
+        return Select(node_id, self._node(parts[1]), parts.get(2, b"").decode(), bool(parts.get(3, 0)))
+
+    def _call(self, node_id: int, data: bytes) -> Node:
+        target, function, args = None, "", []
+        for number, value in _fields(data):
+            match number:
+                case 1:
+                    target = self._node(value)
+                case 2:
+                    function = value.decode()
+                case _:
+                    args.append(self._node(value))
+        call = Call(node_id, function, tuple(args), target)
+        macro = _MACROS.get((function, len(args))) if target is not None else None
+        return macro(self, call) if macro else call
+
+    def _list(self, node_id: int, data: bytes) -> Node:
+        elements: list[Node] = []
+        optional: list[int] = []
+        for number, value in _fields(data):
+            if number == 1:
+                elements.append(self._node(value))
+            else:
+                optional.extend(_packed(value))
+        return CreateList(node_id, tuple(elements), frozenset(optional))
+
+    def _struct(self, node_id: int, data: bytes) -> Node:
+        entries = []
+        for number, value in _fields(data):
+            if number == 1 and value:
+                return CreateStruct(node_id, value.decode())
+            if number == 2:
+                entry = dict(_fields(value))
+                entries.append(Entry(self._node(entry[3]), self._node(entry[4]), bool(entry.get(5, 0))))
+        return CreateMap(node_id, tuple(entries))
+
+    def _comprehension(self, node_id: int, data: bytes) -> Node:
+        parts = dict(_fields(data))
+        return Comprehension(
+            id=node_id,
+            variable=parts.get(1, b"").decode(),
+            variable2=parts.get(8, b"").decode(),
+            range=self._node(parts[2]),
+            accu=parts[3].decode(),
+            init=self._node(parts[4]),
+            condition=self._node(parts[5]),
+            step=self._node(parts[6]),
+            result=self._node(parts[7]),
+        )
+
+    # -- macros that the parser lacks: those of two variables, existsOne, sortBy
+
+    def _new(self, call: Call) -> int:
+        number = next(self.ids)
+        self.positions[number] = self.positions.get(call.id, 0)
+        return number
+
+    def _of(self, call: Call, function: str, *args: Node) -> Call:
+        return Call(self._new(call), function, args)
+
+    def _accu(self, call: Call) -> Ident:
+        return Ident(self._new(call), _ACCU)
+
+    def _loop(self, call: Call, init: Node, condition: Node, step: Node, result: Node | None = None) -> Node:
+        assert call.target is not None  # noqa: S101 - `_call` expands methods only
+        names = [self._variable(name) for name in call.args[: _variables(call)]]
+        if len(names) == 2 and names[0] == names[1]:
+            raise self._error(call.args[1], f"duplicate variable name: {names[1]}")
+        return Comprehension(
+            id=call.id,
+            variable=names[0],
+            variable2=names[1] if len(names) > 1 else "",
+            range=call.target,
+            accu=_ACCU,
+            init=init,
+            condition=condition,
+            step=step,
+            result=result or self._accu(call),
+        )
+
+    def _variable(self, node: Node) -> str:
+        if not isinstance(node, Ident) or not node.name.isidentifier():
+            raise self._error(node, "argument must be a simple name")
+        return node.name
+
+    def _error(self, node: Node, message: str) -> CompileError:
+        located = Parsed(self.text, node, self.positions).located(node.id, message)
+        return CompileError(self.text, f"compilation failed: {located}")
+
+    def _literal_of(self, call: Call, value: object) -> Literal:
+        return Literal(self._new(call), value)
+
+    def _all(self, call: Call) -> Node:
+        going = self._of(call, "@not_strictly_false", self._accu(call))
+        return self._loop(
+            call, self._literal_of(call, True), going, self._of(call, "_&&_", self._accu(call), call.args[-1])
+        )
+
+    def _exists(self, call: Call) -> Node:
+        going = self._of(call, "@not_strictly_false", self._of(call, "!_", self._accu(call)))
+        step = self._of(call, "_||_", self._accu(call), call.args[-1])
+        return self._loop(call, self._literal_of(call, False), going, step)
+
+    def _exists_one(self, call: Call) -> Node:
+        one_more = self._of(call, "_+_", self._accu(call), self._literal_of(call, 1))
+        step = self._of(call, "_?_:_", call.args[-1], one_more, self._accu(call))
+        result = self._of(call, "_==_", self._accu(call), self._literal_of(call, 1))
+        return self._loop(call, self._literal_of(call, 0), self._literal_of(call, True), step, result)
+
+    def _filtered(self, call: Call, step: Node) -> Node:
+        """The step of transformList and its like: only for elements that pass the filter, if the call has one."""
+        if len(call.args) == 3:
+            return step
+        return self._of(call, "_?_:_", call.args[2], step, self._accu(call))
+
+    def _transform_list(self, call: Call) -> Node:
+        element = CreateList(self._new(call), (call.args[-1],))
+        step = self._filtered(call, self._of(call, "_+_", self._accu(call), element))
+        return self._loop(call, CreateList(self._new(call)), self._literal_of(call, True), step)
+
+    def _transform_map(self, call: Call) -> Node:
+        key = Ident(self._new(call), self._variable(call.args[0]))
+        insert = self._of(call, "cel.@mapInsert", self._accu(call), key, call.args[-1])
+        return self._into_map(call, insert)
+
+    def _transform_map_entry(self, call: Call) -> Node:
+        return self._into_map(call, self._of(call, "cel.@mapInsert", self._accu(call), call.args[-1]))
+
+    def _into_map(self, call: Call, insert: Node) -> Node:
+        step = self._filtered(call, insert)
+        return self._loop(call, CreateMap(self._new(call)), self._literal_of(call, True), step)
+
+    def _sort_by(self, call: Call) -> Node:
+        """``cel.bind(input, list, input.@sortByAssociatedKeys(input.map(e, key)))``."""
+        assert call.target is not None  # noqa: S101 - `_call` expands methods only
+        source = Ident(self._new(call), _SORTED)
+        step = self._of(call, "_+_", self._accu(call), CreateList(self._new(call), (call.args[1],)))
+        keys = self._loop(
+            Call(self._new(call), "map", call.args, source),
+            CreateList(self._new(call)),
+            self._literal_of(call, True),
+            step,
+        )
+        return Comprehension(
+            id=call.id,
+            variable="#unused",
+            range=CreateList(self._new(call)),
+            accu=_SORTED,
+            init=call.target,
+            condition=self._literal_of(call, False),
+            step=source,
+            result=Call(self._new(call), "@sortByAssociatedKeys", (keys,), Ident(self._new(call), _SORTED)),
+        )
+
+
+_ACCU: Final = "@result"
+_SORTED: Final = "@__sortBy_input__"
+
+
+def _variables(call: Call) -> int:
+    """How many of the macro's arguments name variables."""
+    return 1 if call.function in {"sortBy", "map"} or len(call.args) == 2 else 2
+
+
+def _packed(value: bytes | int) -> list[int]:
+    if isinstance(value, int):
+        return [value]
+    numbers, at = [], 0
+    while at < len(value):
+        number, at = _varint(value, at)
+        numbers.append(number)
+    return numbers
+
+
+_KINDS: Final[dict[int, Callable[[_Reader, int, bytes], Node]]] = {
+    3: _Reader._literal,  # noqa: SLF001 - the table of the class above
+    4: _Reader._ident,  # noqa: SLF001
+    5: _Reader._select,  # noqa: SLF001
+    6: _Reader._call,  # noqa: SLF001
+    7: _Reader._list,  # noqa: SLF001
+    8: _Reader._struct,  # noqa: SLF001
+    9: _Reader._comprehension,  # noqa: SLF001
+}
+_CONSTANTS: Final[dict[int, Callable[[Any], object]]] = {
+    1: lambda _: None,
+    2: bool,
+    3: _signed,
+    4: UInt,
+    5: lambda data: struct.unpack("<d", data)[0],
+    6: bytes.decode,
+    7: bytes,
+}
+_MACROS: Final[dict[tuple[str, int], Callable[[_Reader, Call], Node]]] = {
+    ("all", 3): _Reader._all,  # noqa: SLF001
+    ("exists", 3): _Reader._exists,  # noqa: SLF001
+    ("existsOne", 3): _Reader._exists_one,  # noqa: SLF001
+    ("exists_one", 3): _Reader._exists_one,  # noqa: SLF001
+    ("transformList", 3): _Reader._transform_list,  # noqa: SLF001
+    ("transformList", 4): _Reader._transform_list,  # noqa: SLF001
+    ("transformMap", 3): _Reader._transform_map,  # noqa: SLF001
+    ("transformMap", 4): _Reader._transform_map,  # noqa: SLF001
+    ("transformMapEntry", 3): _Reader._transform_map_entry,  # noqa: SLF001
+    ("transformMapEntry", 4): _Reader._transform_map_entry,  # noqa: SLF001
+    ("sortBy", 2): _Reader._sort_by,  # noqa: SLF001
+}
