@@ -6,7 +6,7 @@ mistake does not spoil the rest.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,9 +22,11 @@ from berth.api.workloads import Namespace
 from berth.cluster.devices.pools import DevicePools
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import rank_every_node
+from berth.framework.equivalencecache import EquivalenceCache
+from berth.framework.filtering import FeasibleNodes, pre_filter
 from berth.framework.interface import SNAPSHOT
 from berth.framework.profile import Profile, build_profiles
-from berth.framework.status import CycleState, Status
+from berth.framework.status import CycleState
 from berth.plugins.dynamicresources.plugin import (
     NAME,
     RESERVED,
@@ -32,7 +34,6 @@ from berth.plugins.dynamicresources.plugin import (
     DynamicResourcesArgs,
     FreeClaim,
 )
-from berth.plugins.dynamicresources.selectors import CompileSelector
 from berth.plugins.registry import BUILT_IN
 from harness.builders.objects import first_attempt
 
@@ -46,9 +47,9 @@ _TYPES: Mapping[str, type[Any]] = {
 _PAST = "2026-01-01T00:00:00Z"
 
 
-def profile_with_devices(compile_selector: CompileSelector) -> tuple[Profile, DynamicResources]:
-    """The default profile, whose DynamicResources uses this compiler, and that plugin."""
-    plugin = DynamicResources(DynamicResourcesArgs(), compile_selector)
+def profile_with_devices() -> tuple[Profile, DynamicResources]:
+    """The default profile and its DynamicResources."""
+    plugin = DynamicResources(DynamicResourcesArgs())
     known = {**BUILT_IN, NAME: replace(BUILT_IN[NAME], build=lambda _: plugin)}
     return build_profiles(default_configuration(known, DEFAULT), known)["berth"], plugin
 
@@ -211,9 +212,6 @@ def decide(world: DeviceWorld, step: Json, profile: Profile, plugin: DynamicReso
 
 
 def _freed(pod: Pod, snapshot: Snapshot, profile: Profile, plugin: DynamicResources) -> FreeClaim | None:
-    from berth.framework.equivalencecache import EquivalenceCache
-    from berth.framework.filtering import FeasibleNodes, pre_filter
-
     results = EquivalenceCache.of(snapshot, profile).results_of(pod)
     found = pre_filter(pod, snapshot, profile, results.new_state(), results.pre_filtered)
     if found.rejection is not None:
@@ -305,11 +303,9 @@ def differences(step: Json, decided: Decided) -> Iterator[tuple[str, Any, Any]]:
         yield "mappings", mappings, decided.mappings
 
 
-def played(
-    case: Json, compile_selector: CompileSelector
-) -> Iterator[tuple[int, Json, Decided, list[tuple[str, Any, Any]]]]:
+def played(case: Json) -> Iterator[tuple[int, Json, Decided, list[tuple[str, Any, Any]]]]:
     """Every step with its answer and the differences."""
-    profile, plugin = profile_with_devices(compile_selector)
+    profile, plugin = profile_with_devices()
     world = DeviceWorld.of(case["objects"])
     for number, step in enumerate(case["steps"]):
         for change in step.get("before", ()):
@@ -327,6 +323,3 @@ def played(
             claim = world.named("ResourceClaim", made["metadata"]["name"], made["metadata"].get("namespace", ""))
             if claim is not None:
                 world.snapshot.objects(ResourceClaim).remove(_key(claim))
-
-
-__all__ = ["Callable", "Status", "played"]

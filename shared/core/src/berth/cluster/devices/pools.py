@@ -22,6 +22,7 @@ from berth.api.node import Node
 from berth.api.pod import NodeSelector
 from berth.api.resources import exact_or_zero
 from berth.api.selectors import NodeTerms, compile_node_selector
+from berth.cel.values import Failed, Semver
 from berth.cluster.devices.changes import Changes
 from berth.cluster.snapshot import Objects, Snapshot
 
@@ -37,13 +38,14 @@ _MAX_SHARED: Final = 100_000  # distinct attributes that are kept once
 class PooledDevice:
     """A device as its slice stands: a changed slice has other objects."""
 
-    __slots__ = ("consumes", "device", "key", "number", "part")
+    __slots__ = ("consumes", "device", "is_odd", "key", "number", "part")
 
     def __init__(self, device: Device, part: PooledSlice, number: int) -> None:
         self.device = device
         self.part = part
         self.number = number  # its place in tables of all devices, until they are numbered again
         self.key = device_key(part.pool[0], part.pool[1], device.name)
+        self.is_odd = any(map(_is_odd, (device.attributes or {}).values()))  # expressions fail on an odd attribute
         self.consumes: Counters | None = None
         if device.consumes_counters:
             self.consumes = {
@@ -70,6 +72,13 @@ class PooledDevice:
             return True
         device = self.device
         return _is_for(node, device.node_name, device.node_selector, all_nodes=bool(device.all_nodes))
+
+
+def _is_odd(attribute: DeviceAttribute) -> bool:
+    """Whether the attribute has a type that this release does not know, or a version that is none."""
+    if attribute.version_value is not None:
+        return isinstance(Semver.parse(attribute.version_value), Failed)
+    return attribute.typed is None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

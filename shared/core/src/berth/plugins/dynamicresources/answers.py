@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -19,7 +19,7 @@ from berth.framework.status import Code
 from berth.plugins.dynamicresources.candidates import NO_CANDIDATES, Candidates, Traits, candidates_of
 from berth.plugins.dynamicresources.requests import Plan, compile_plan
 from berth.plugins.dynamicresources.search import FreeCounters, Rejected, Search, SearchError, Solution, busy_devices
-from berth.plugins.dynamicresources.selectors import CompileSelector, SelectorAnswers
+from berth.plugins.dynamicresources.selectors import SelectorAnswers
 
 _encode: Final = msgspec.json.Encoder().encode
 # Plans whose answers are kept: up to 0.3 KB for each node and plan.
@@ -167,20 +167,19 @@ def _run(search: Search) -> Outcome:
 class Allocator:
     """The plans used last on one Snapshot, with its pools and ledger."""
 
-    def __init__(self, snapshot: Snapshot, compile_selector: CompileSelector) -> None:
+    def __init__(self, snapshot: Snapshot) -> None:
         self.pools = DevicePools.of(snapshot)
         self.ledger = DeviceLedger.of(snapshot)
         self.snapshot = snapshot
         self._classes = snapshot.objects(DeviceClass)
         self._version = -1
-        self._selectors = SelectorAnswers(compile_selector, self.pools)
+        self._selectors = SelectorAnswers(self.pools)
         self._plans: OrderedDict[tuple[bytes, ...], NodeAnswers] = OrderedDict()
 
     @classmethod
-    def of(cls, snapshot: Snapshot, compile_selector: CompileSelector) -> Allocator:
+    def of(cls, snapshot: Snapshot) -> Allocator:
         """The allocator of a Snapshot, which lives as long as it does."""
-        make: Callable[[], Allocator] = lambda: cls(snapshot, compile_selector)  # noqa: E731 - typed for `derived`
-        return snapshot.derived((cls, compile_selector), make)
+        return snapshot.derived(cls, lambda: cls(snapshot))
 
     def answers(self, claims: Sequence[ResourceClaim]) -> NodeAnswers:
         """The answers for claims with these specs.

@@ -62,7 +62,6 @@ from berth.plugins.dynamicresources.extended import IN_MEMORY, ExtendedClaim, ex
 from berth.plugins.dynamicresources.requests import CLAIM, PlanError
 from berth.plugins.dynamicresources.results import allocation_of, chosen_alternative
 from berth.plugins.dynamicresources.search import MOST_POINTS
-from berth.plugins.dynamicresources.selectors import CompileSelector, SelectorError
 from berth.plugins.factory import Args, PluginFactory, with_args
 from berth.plugins.matching import terms_mask
 
@@ -162,9 +161,8 @@ class DynamicResources(
     only_for = Trait.RESOURCE_CLAIMS | Trait.EXTENDED_RESOURCES
     depends_on_pods = False
 
-    def __init__(self, args: DynamicResourcesArgs, compile_selector: CompileSelector) -> None:
+    def __init__(self, args: DynamicResourcesArgs) -> None:
         self.wait_seconds = args.binding_timeout_seconds
-        self._compile_selector = compile_selector
 
     def held(self, pod: Pod, snapshot: Snapshot) -> Status:
         """PreEnqueue: why the pod waits for one of its claims."""
@@ -348,7 +346,7 @@ class DynamicResources(
         resolved = resolved_claims(pod, snapshot)
         if isinstance(resolved, Status):
             return resolved
-        allocator = Allocator.of(snapshot, self._compile_selector)
+        allocator = Allocator.of(snapshot)
         allocated: list[tuple[ResourceClaim, AllocationResult, NodeTerms | None]] = []
         to_allocate: list[ResourceClaim] = []
         for claim in resolved:
@@ -504,10 +502,6 @@ def validate(args: DynamicResourcesArgs, path: str) -> list[str]:
     return [] if seconds >= 1 else [f"{path}.bindingTimeout: want 1s or more, got {seconds}s"]
 
 
-def _no_compiler(expression: str) -> object:
-    raise SelectorError(f"berth cannot evaluate {expression!r}")
-
-
 FACTORY: Final = PluginFactory(
     name=NAME,
     points=(
@@ -519,7 +513,7 @@ FACTORY: Final = PluginFactory(
         Point.RESERVE,
         Point.PRE_BIND,
     ),
-    build=with_args(lambda args: DynamicResources(args, _no_compiler), DynamicResourcesArgs),
+    build=with_args(DynamicResources, DynamicResourcesArgs),
     args_type=DynamicResourcesArgs,
     validate=validate,
 )
