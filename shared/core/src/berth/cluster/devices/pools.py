@@ -38,12 +38,13 @@ _MAX_SHARED: Final = 100_000  # distinct attributes that are kept once
 class PooledDevice:
     """A device as its slice stands: a changed slice has other objects."""
 
-    __slots__ = ("consumes", "device", "is_odd", "key", "number", "part")
+    __slots__ = ("consumes", "device", "driver", "is_odd", "key", "number", "part")
 
     def __init__(self, device: Device, part: PooledSlice, number: int) -> None:
         self.device = device
         self.part = part
         self.number = number  # its place in tables of all devices, until they are numbered again
+        self.driver = part.pool[0]
         self.key = device_key(part.pool[0], part.pool[1], device.name)
         self.is_odd = any(map(_is_odd, (device.attributes or {}).values()))  # expressions fail on an odd attribute
         self.consumes: Counters | None = None
@@ -53,10 +54,6 @@ class PooledDevice:
                 for consumption in device.consumes_counters
                 for name, counter in (consumption.counters or {}).items()
             }
-
-    @property
-    def driver(self) -> str:
-        return self.part.pool[0]
 
     @property
     def capacities(self) -> dict[str, Amount]:

@@ -24,6 +24,7 @@ class Answers:
     """The answers of one expression, by the numbers of devices."""
 
     def __init__(self, expression: str, pools: DevicePools) -> None:
+        self.expression = expression
         self._pools = pools
         self._numbering = pools.numbering
         self._known = bytearray()
@@ -35,7 +36,7 @@ class Answers:
             self._selector = compile_selector(expression)
         except CELError as exc:
             self.error = f"CEL compile error: {exc.reason}"
-        self._keys = _keys_of(self._selector)
+        self._reads = _Reads(self._selector)
 
     def of(self, device: PooledDevice) -> bool | str:
         """Whether the device satisfies the expression, or the error."""
@@ -64,9 +65,10 @@ class Answers:
         return code
 
     def _answer(self, device: PooledDevice) -> bool | str:
-        if self._keys is None or device.is_odd:
+        read = self._reads.key
+        if read is None or device.is_odd:
             return self._evaluated(device)
-        key = tuple([read(device) for read in self._keys])
+        key = read(device)
         known = self._alike.get(key)
         if known is None:
             if len(self._alike) > _MOST_ALIKE:
@@ -76,10 +78,11 @@ class Answers:
 
     def _evaluated(self, device: PooledDevice) -> bool | str:
         assert self._selector is not None
-        try:
-            return self._selector.matches(asked_device(device))
-        except CELError as exc:
-            return f"CEL runtime error: {exc.reason}"
+        asked = _asked_device(device, self._reads.names)
+        if asked.problem is not None:
+            return f"CEL runtime error: {asked.problem}"
+        evaluation = self._selector.evaluate(asked)
+        return evaluation.matches if evaluation.error is None else f"CEL runtime error: {evaluation.error.reason}"
 
 
 class SelectorAnswers:
@@ -100,9 +103,12 @@ class SelectorAnswers:
         return known
 
 
-def asked_device(device: PooledDevice) -> AskedDevice:
-    """The device as expressions see it."""
+def _asked_device(device: PooledDevice, names: frozenset[str] | None) -> AskedDevice:
+    """The device as an expression sees it that reads entries of these names; None: of all."""
     attributes, capacity = device.device.attributes or {}, device.device.capacity or {}
+    if names is not None and not device.is_odd:
+        attributes = {name: each for name, each in attributes.items() if name in names}
+        capacity = {name: each for name, each in capacity.items() if name in names}
     amounts = {name: Quantity.parse(str(each.value)) for name, each in capacity.items()}
     return AskedDevice.of(
         device.driver,
@@ -124,11 +130,22 @@ def _value_of(attribute: DeviceAttribute) -> Attribute | Failed | None:
 _Reader = Callable[[PooledDevice], Hashable]
 
 
-def _keys_of(selector: Selector | None) -> list[_Reader] | None:
-    """Readers of what the expression can read, equal for alike devices; None if it may read whole maps."""
-    readers = [] if selector is None else [_reader(path) for path in sorted(selector.reads.paths)]
-    found = [each for each in readers if each is not None]
-    return found if len(found) == len(readers) else None
+class _Reads:
+    """What an expression reads: ``key`` is equal for alike devices. None of both if it may read whole maps."""
+
+    def __init__(self, selector: Selector | None) -> None:
+        paths = sorted(selector.reads.paths) if selector is not None else []
+        readers = [each for path in paths if (each := _reader(path)) is not None]
+        self.key: _Reader | None = None
+        self.names: frozenset[str] | None = None
+        if len(readers) < len(paths):
+            return
+        self.key = readers[0] if len(readers) == 1 else lambda device: tuple([read(device) for read in readers])
+        named = [(path[1], path[2]) for path in paths if len(path) == _NAMED]
+        self.names = frozenset(text for domain, name in named for text in (name, f"{domain}/{name}"))
+
+
+_NAMED: Final = 3  # parts of a path to an attribute or capacity
 
 
 def _reader(path: tuple[str, ...]) -> _Reader | None:
@@ -138,23 +155,38 @@ def _reader(path: tuple[str, ...]) -> _Reader | None:
         case ("allowMultipleAllocations",):
             return lambda device: device.is_shareable
         case ("attributes", domain, name):
-            return _named(domain, name, lambda device: device.device.attributes)
+            return _attribute_reader(domain, name)
         case ("capacity", domain, name):
-            return _named(domain, name, lambda device: device.device.capacity)
+            return _capacity_reader(domain, name)
         case _:
             return None
 
 
-def _named(domain: str, name: str, entries: Callable[[PooledDevice], dict[str, Hashable] | None]) -> _Reader:
-    """The entry of a domain: its name has the domain, or may lack the driver's."""
+# An entry's name has its domain, or may lack the driver's.
+
+
+def _attribute_reader(domain: str, name: str) -> _Reader:
     full = f"{domain}/{name}"
 
     def read(device: PooledDevice) -> Hashable:
-        named = entries(device)
+        named = device.device.attributes
         if not named:
             return None
-        if domain != device.driver:
-            return named.get(full)
-        return named.get(name), named.get(full)
+        found = named.get(full)
+        return named.get(name) if found is None and domain == device.driver else found
+
+    return read
+
+
+def _capacity_reader(domain: str, name: str) -> _Reader:
+    full = f"{domain}/{name}"
+
+    def read(device: PooledDevice) -> Hashable:
+        named = device.device.capacity
+        if not named:
+            return None
+        found = named.get(full)
+        found = named.get(name) if found is None and domain == device.driver else found
+        return None if found is None else found.value
 
     return read

@@ -1,0 +1,322 @@
+"""The search for devices, against every assignment of devices in the order of the search, and its promises."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from berth.api.devices import ResourceClaim
+from berth.cluster.devices.pools import PooledDevice
+from berth.plugins.dynamicresources.answers import Allocator
+from berth.plugins.dynamicresources.candidates import Candidates
+from berth.plugins.dynamicresources.requests import Request
+from berth.plugins.dynamicresources.results import allocation_of
+from berth.plugins.dynamicresources.search import (
+    CANNOT_ALLOCATE,
+    MOST_STEPS,
+    TOO_MANY_STEPS,
+    FreeCounters,
+    Rejected,
+    Search,
+    Solution,
+    busy_devices,
+)
+from harness.worlds.recorded_devices import DeviceWorld
+
+Json = dict[str, Any]
+SEEDS = 160
+DRIVER = "gpu.example.com"
+NODE = {"kind": "Node", "metadata": {"name": "n", "uid": "n"}}
+MODELS = ("A", "B")
+
+
+def world_of(devices: list[Json], claims: list[Json], counters: list[Json] | None = None) -> DeviceWorld:
+    """A node with these devices, and a class for all of them."""
+    spec = {"driver": DRIVER, "nodeName": "n"}
+    pool = {"name": "n", "generation": 1, "resourceSliceCount": 2 if counters else 1}
+    slices = [{"metadata": {"name": "devices"}, "spec": {**spec, "pool": pool, "devices": devices}}]
+    if counters:
+        slices.append({"metadata": {"name": "counters"}, "spec": {**spec, "pool": pool, "sharedCounters": counters}})
+    objects = {
+        "namespaces": {},
+        "nodes": [NODE],
+        "deviceclasses": [{"kind": "DeviceClass", "metadata": {"name": "gpu"}, "spec": {}}],
+        "resourceslices": [{"kind": "ResourceSlice", **each} for each in slices],
+        "resourceclaims": [{"kind": "ResourceClaim", **each} for each in claims],
+        "pods": [],
+    }
+    return DeviceWorld.of(objects)
+
+
+def claim_of(name: str, requests: list[Json], constraints: list[Json] | None = None, **status: Any) -> Json:
+    devices = {"requests": requests, "constraints": constraints or []}
+    return {"metadata": {"name": name, "namespace": "d", "uid": name}, "spec": {"devices": devices}, "status": status}
+
+
+def exactly(name: str, count: int = 1, **fields: Any) -> Json:
+    return {"name": name, "exactly": {"deviceClassName": "gpu", "count": count, **fields}}
+
+
+def model(value: str) -> list[Json]:
+    return [{"cel": {"expression": f'device.attributes["{DRIVER}"].model == "{value}"'}}]
+
+
+def searched(world: DeviceWorld, names: list[str], most_steps: int = MOST_STEPS) -> tuple[Any, Candidates, Any]:
+    """The outcome for these claims on the node, its candidates, and the plan."""
+    allocator = Allocator.of(world.snapshot)
+    claims = [claim for name in names if (claim := world.named("ResourceClaim", name, "d"))]
+    answers = allocator.answers(claims)
+    answers.find(np.array([0]))
+    candidates = answers._candidates[0]
+    free = FreeCounters(allocator.pools, allocator.ledger)
+    busy = busy_devices(candidates, allocator.ledger)
+    search = Search(answers.plan, candidates, busy, allocator.ledger, free, most_steps)
+    return search.run(), candidates, answers
+
+
+class RandomCase:
+    """A node with up to six devices, some in use, and up to two claims."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        chance = self.random
+        self.has_counters = chance.random() < 0.4
+        self.capacity = {"memory": {"value": "4"}}
+        self.devices = [self._device(i) for i in range(chance.randint(1, 4))]
+        self.counters = [{"name": "set", "counters": {"slots": {"value": str(chance.randint(1, 4))}}}]
+        self.claims = [self._claim(f"c{i}") for i in range(chance.randint(1, 2))]
+        used = {"request": "r", "driver": DRIVER, "pool": "n", "device": chance.choice(self.devices)["name"]}
+        share = next(each for each in self.devices if each["name"] == used["device"]).get("allowMultipleAllocations")
+        shares = {"shareID": "s", "consumedCapacity": {"memory": "2"}} if share else {}
+        allocation = {"devices": {"results": [{**used, **shares}]}}
+        self.users = [claim_of("used", [exactly("r")], allocation=allocation)] if chance.random() < 0.6 else []
+        self.world = world_of(self.devices, self.claims + self.users, self.counters if self.has_counters else None)
+        self.names = [each["metadata"]["name"] for each in self.claims]
+
+    def _device(self, number: int) -> Json:
+        chance = self.random
+        attributes = {"model": {"string": chance.choice(MODELS)}, "numa": {"int": chance.randint(0, 1)}}
+        device: Json = {"name": f"d{number}", "attributes": attributes}
+        if chance.random() < 0.2:
+            device["taints"] = [{"key": "sick", "effect": "NoSchedule"}]
+        if self.has_counters and chance.random() < 0.7:
+            amounts = {"slots": {"value": str(chance.randint(1, 2))}}
+            device["consumesCounters"] = [{"counterSet": "set", "counters": amounts}]
+        if chance.random() < 0.3:
+            device |= {"allowMultipleAllocations": True, "capacity": self.capacity}
+        return device
+
+    def _claim(self, name: str) -> Json:
+        chance = self.random
+        requests = [self._request(f"r{i}") for i in range(chance.randint(1, 2))]
+        constraints = []
+        if chance.random() < 0.4:
+            kind = chance.choice(("matchAttribute", "distinctAttribute"))
+            constraints.append({kind: f"{DRIVER}/numa", "requests": chance.choice(([], ["r0"]))})
+        return claim_of(name, requests, constraints)
+
+    def _request(self, name: str) -> Json:
+        if self.random.random() < 0.3:
+            alternatives = [{"name": f"a{i}", **self._part()} for i in range(2)]
+            return {"name": name, "firstAvailable": alternatives}
+        admin = {"adminAccess": True} if self.random.random() < 0.15 else {}
+        return {"name": name, "exactly": {**self._part(), **admin}}
+
+    def _part(self) -> Json:
+        chance = self.random
+        part: Json = {"deviceClassName": "gpu", "count": chance.randint(1, 2)}
+        if chance.random() < 0.5:
+            part["selectors"] = model(chance.choice(MODELS))
+        if chance.random() < 0.3:
+            part["tolerations"] = [{"key": "sick", "operator": "Exists"}]
+        return part
+
+
+Assignment = list[tuple[Request, tuple[int, ...]]]
+
+
+def assignments(plan: Any, devices: list[PooledDevice]) -> Iterator[Assignment]:
+    """Every choice of alternatives and devices in the order of the search, valid or not."""
+    steps = [step for steps in plan.steps for step in steps]
+
+    def rest(number: int) -> Iterator[Assignment]:
+        if number == len(steps):
+            yield []
+            return
+        for request in steps[number].choices:
+            for chosen in itertools.combinations(range(len(devices)), request.count):
+                for others in rest(number + 1):
+                    yield [(request, chosen), *others]
+
+    return rest(0)
+
+
+def is_valid(assignment: Assignment, plan: Any, devices: list[PooledDevice], case: RandomCase) -> bool:
+    """The rules, checked of the whole assignment, with the objects as they were written."""
+    by_name = {each["name"]: each for each in case.devices}
+    users = [each["status"]["allocation"]["devices"]["results"][0]["device"] for each in case.users]
+    taken: list[tuple[str, int, bool]] = []
+    memory, slots = Counter[str](), Counter[str]()
+    consuming = set()
+    for name in users:
+        memory[name] += 2
+        consuming.add(name)
+    for request, positions in assignment:
+        for position in positions:
+            pooled = devices[position]
+            name, raw = pooled.device.name, by_name[pooled.device.name]
+            shareable = bool(raw.get("allowMultipleAllocations"))
+            selectors = [text for text in MODELS if f'"{text}"' in str(_selectors_of(request, plan))]
+            if selectors and raw["attributes"]["model"]["string"] not in selectors:
+                return False
+            if "taints" in raw and not request.tolerations:
+                return False
+            if shareable:
+                memory[name] += 4
+            elif request.is_admin:
+                if any(other == name and claim == request.claim for other, claim, _ in taken):
+                    return False
+            elif name in users or any(other == name for other, _, _ in taken):
+                return False
+            if not shareable:
+                taken.append((name, request.claim, request.is_admin))
+            if not request.is_admin:
+                consuming.add(name)
+    for name in consuming:
+        for each in by_name[name].get("consumesCounters", ()):
+            slots["used"] += int(each["counters"]["slots"]["value"])
+    if case.has_counters and slots["used"] > int(case.counters[0]["counters"]["slots"]["value"]):
+        new = consuming - set(users)
+        if any(by_name[name].get("consumesCounters") for name in new):
+            return False
+    given = {devices[position].device.name for _, positions in assignment for position in positions}
+    if any(memory[name] > 4 for name in memory if name in given):
+        return False
+    return all(_meets(number, constraint, assignment, devices) for number, constraint in enumerate(plan.constraints))
+
+
+def _selectors_of(request: Request, plan: Any) -> list[str]:
+    return [plan.expressions[number].expression for _, number in request.selectors]
+
+
+def _meets(number: int, constraint: Any, assignment: Assignment, devices: list[PooledDevice]) -> bool:
+    values = [
+        constraint.value_of(devices[position])
+        for request, positions in assignment
+        if number in request.constraints
+        for position in positions
+    ]
+    return len(set(values)) == len(values) if constraint.distinct else len(set(values)) <= 1
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_the_first_valid_assignment_is_found(part):
+    solved = 0
+    for seed in range(part, SEEDS, 4):
+        case = RandomCase(seed)
+        outcome, candidates, answers = searched(case.world, case.names)
+        devices = [*candidates.devices]
+        valid = (each for each in assignments(answers.plan, devices) if is_valid(each, answers.plan, devices, case))
+        first = next(valid, None)
+        if first is None:
+            assert isinstance(outcome, Rejected), (seed, outcome)
+            continue
+        solved += 1
+        assert isinstance(outcome, Solution), (seed, first)
+        chosen = [(choice.request.name, choice.position) for each in outcome.choices for choice in each]
+        assert chosen == [(request.name, each) for request, positions in first for each in positions], seed
+    assert solved > SEEDS // 32
+
+
+def test_no_device_is_given_twice_while_claims_come_and_go():
+    for seed in range(40):
+        chance = random.Random(seed)
+        case = RandomCase(seed)
+        names = [f"p{i}" for i in range(8)]
+        for name in names:
+            case.world.apply({"kind": "ResourceClaim", **claim_of(name, [exactly("r", chance.randint(1, 2))])})
+        allocator = Allocator.of(case.world.snapshot)
+        for _ in range(30):
+            name = chance.choice(names)
+            if allocator.ledger.is_assumed(name):
+                allocator.ledger.forget(name)
+                continue
+            claim = case.world.named("ResourceClaim", name, "d")
+            answers = allocator.answers([claim])
+            answers.find(np.array([0]))
+            found = answers.solution(0)
+            if found is not None:
+                allocator.ledger.assume(name, allocation_of(answers.plan, 0, *found, "n", name))
+            _check_promises(case, allocator)
+
+
+def _check_promises(case: RandomCase, allocator: Allocator) -> None:
+    free = FreeCounters(allocator.pools, allocator.ledger).of((DRIVER, "n"))
+    before = [each for each in case.users]
+    for device in allocator.pools:
+        assert len(allocator.ledger.owners_of(device.key)) <= 1
+        assert all(
+            amount <= device.capacities[name] for name, amount in allocator.ledger.consumed(device.key).items()
+        )
+    if not before:
+        assert all(amount >= 0 for amount in free.values())
+
+
+def test_answers_are_the_same_in_another_process_and_after_changes_elsewhere():
+    for seed in range(60):
+        one, other = RandomCase(seed), RandomCase(seed)
+        first = searched(one.world, one.names)[0]
+        other.world.apply({"kind": "Node", "metadata": {"name": "m", "uid": "m"}})
+        second = searched(other.world, other.names)[0]
+        assert _text(first) == _text(second)
+
+
+def _text(outcome: Any) -> str:
+    if isinstance(outcome, Rejected):
+        return outcome.reason
+    return str([[(each.request.name, each.position, each.consumed) for each in of] for of in outcome.choices])
+
+
+def test_kept_answers_are_those_of_a_new_allocator():
+    for seed in range(60):
+        chance, case = random.Random(seed), RandomCase(seed)
+        allocator = Allocator.of(case.world.snapshot)
+        for _ in range(6):
+            claim = chance.choice(case.claims)
+            results = [{"request": "r0", "driver": DRIVER, "pool": "n", "device": chance.choice(case.devices)["name"]}]
+            status = {"allocation": {"devices": {"results": results}}} if chance.random() < 0.5 else {}
+            case.world.apply({"kind": "ResourceClaim", **claim_of("other", [exactly("r0")], **status)})
+            asked = [msgspec.convert(claim, ResourceClaim)]
+            kept = allocator.answers(asked)
+            kept.find(np.array([0]))
+            anew = Allocator(case.world.snapshot).answers(asked)
+            anew.find(np.array([0]))
+            assert kept.statuses[kept.codes[0]] == anew.statuses[anew.codes[0]]
+            found = kept.solution(0), anew.solution(0)
+            assert [_text(each[0]) for each in found if each] == [_text(each[0]) for each in reversed(found) if each]
+
+
+def test_alike_devices_are_not_tried_twice():
+    """Thirty of forty devices, then one that does not exist: kube-scheduler tries 847,660,528 combinations."""
+    devices = [{"name": f"d{i:02}", "attributes": {"model": {"string": "A"}}} for i in range(40)]
+    devices.append({"name": "x", "attributes": {"model": {"string": "B"}}})
+    requests = [exactly("many", 30), exactly("rare", selectors=model("B")), exactly("none", selectors=model("B"))]
+    world = world_of(devices, [claim_of("c", requests)])
+    outcome, _, _ = searched(world, ["c"], most_steps=500)
+    assert outcome == Rejected(CANNOT_ALLOCATE)
+
+
+def test_a_search_ends_after_its_steps():
+    # Every device has its own value: none is alike to another, and twelve of twenty-four never share one.
+    devices = [{"name": f"d{i:02}", "attributes": {"numa": {"int": i}, "half": {"int": i // 12}}} for i in range(24)]
+    constraints = [{"matchAttribute": f"{DRIVER}/half"}, {"distinctAttribute": f"{DRIVER}/numa"}]
+    world = world_of(devices, [claim_of("c", [exactly("r", 11), exactly("s", 2)], constraints)])
+    outcome, _, _ = searched(world, ["c"])
+    assert outcome == Rejected(TOO_MANY_STEPS)
