@@ -272,15 +272,22 @@ def until_preemption(message: str) -> str:
 
 def differences(step: Json, decided: Decided) -> Iterator[tuple[str, Any, Any]]:
     """What the recording has otherwise: the field, the recorded value, the plugin's."""
-    if "held" in step:
-        if step["held"] and step["held"] != decided.held:
-            yield "held", step["held"], decided.held
-        elif not decided.held:
-            yield "held", "(held)", ""
+    if "held" in step or decided.held:
+        # kube-scheduler's text is empty where it was of an earlier state of the claims.
+        if "held" not in step or step["held"] not in {"", decided.held} or not decided.held:
+            yield "held", step.get("held"), decided.held
         return
-    if decided.held:
-        yield "held", "", decided.held
-        return
+    yield from _differences_of_nodes(step, decided)
+    recorded = {key: comparable(each) for key, each in step["claims"].items()}
+    found = {key: comparable(each) for key, each in decided.claims.items()}
+    if recorded != found and not (step["bound"] and step["bound"] not in decided.feasible):
+        yield "claims", recorded, found
+    mappings = (step.get("extendedResourceClaimStatus") or {}).get("requestMappings", [])
+    if mappings != decided.mappings:
+        yield "mappings", mappings, decided.mappings
+
+
+def _differences_of_nodes(step: Json, decided: Decided) -> Iterator[tuple[str, Any, Any]]:
     if step["bound"] is None:
         expected, got = (until_preemption(each) for each in (step["message"], decided.message))
         if step.get("reason") == "SchedulerError":
@@ -294,13 +301,6 @@ def differences(step: Json, decided: Decided) -> Iterator[tuple[str, Any, Any]]:
     expected = [until_preemption(each["message"]) for each in step.get("earlier", ())]
     if expected != [until_preemption(each) for each in decided.earlier]:
         yield "earlier", expected, decided.earlier
-    recorded = {key: comparable(each) for key, each in step["claims"].items()}
-    found = {key: comparable(each) for key, each in decided.claims.items()}
-    if recorded != found and not (step["bound"] and step["bound"] not in decided.feasible):
-        yield "claims", recorded, found
-    mappings = (step.get("extendedResourceClaimStatus") or {}).get("requestMappings", [])
-    if mappings != decided.mappings:
-        yield "mappings", mappings, decided.mappings
 
 
 def played(case: Json) -> Iterator[tuple[int, Json, Decided, list[tuple[str, Any, Any]]]]:

@@ -22,12 +22,11 @@ from berth.plugins.dynamicresources.search import (
     CANNOT_ALLOCATE,
     MOST_STEPS,
     TOO_MANY_STEPS,
-    FreeCounters,
     Rejected,
     Search,
     Solution,
-    busy_devices,
 )
+from berth.plugins.dynamicresources.usage import Free
 from harness.worlds.recorded_devices import DeviceWorld
 
 Json = dict[str, Any]
@@ -75,10 +74,8 @@ def searched(world: DeviceWorld, names: list[str], most_steps: int = MOST_STEPS)
     answers = allocator.answers(claims)
     answers.find(np.array([0]))
     candidates = answers._candidates[0]
-    free = FreeCounters(allocator.pools, allocator.ledger)
-    busy = busy_devices(candidates, allocator.ledger)
-    search = Search(answers.plan, candidates, busy, allocator.ledger, free, most_steps)
-    return search.run(), candidates, answers
+    free = Free(allocator.pools, allocator.ledger)
+    return Search(answers.plan, candidates, free, free.busy(candidates)).run(most_steps), candidates, answers
 
 
 class RandomCase:
@@ -158,7 +155,9 @@ def assignments(plan: Any, devices: list[PooledDevice]) -> Iterator[Assignment]:
     return rest(0)
 
 
-def is_valid(assignment: Assignment, plan: Any, devices: list[PooledDevice], case: RandomCase) -> bool:
+def is_valid(  # noqa: C901, PLR0911, PLR0912 - the rules, one after another
+    assignment: Assignment, plan: Any, devices: list[PooledDevice], case: RandomCase
+) -> bool:
     """The rules, checked of the whole assignment, with the objects as they were written."""
     by_name = {each["name"]: each for each in case.devices}
     users = [each["status"]["allocation"]["devices"]["results"][0]["device"] for each in case.users]
@@ -253,19 +252,16 @@ def test_no_device_is_given_twice_while_claims_come_and_go():
             answers.find(np.array([0]))
             found = answers.solution(0)
             if found is not None:
-                allocator.ledger.assume(name, allocation_of(answers.plan, 0, *found, "n", name))
+                allocator.ledger.assume(name, allocation_of(answers.plan, 0, found, node="n", share_id=name))
             _check_promises(case, allocator)
 
 
 def _check_promises(case: RandomCase, allocator: Allocator) -> None:
-    free = FreeCounters(allocator.pools, allocator.ledger).of((DRIVER, "n"))
-    before = [each for each in case.users]
+    free = Free(allocator.pools, allocator.ledger).counters_of((DRIVER, "n"))
     for device in allocator.pools:
         assert len(allocator.ledger.owners_of(device.key)) <= 1
-        assert all(
-            amount <= device.capacities[name] for name, amount in allocator.ledger.consumed(device.key).items()
-        )
-    if not before:
+        assert all(amount <= device.capacities[name] for name, amount in allocator.ledger.consumed(device.key).items())
+    if not case.users:
         assert all(amount >= 0 for amount in free.values())
 
 

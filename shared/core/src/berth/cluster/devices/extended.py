@@ -18,7 +18,7 @@ class ExtendedResources:
     @classmethod
     def of(cls, snapshot: Snapshot) -> ExtendedResources:
         """The table of a Snapshot, which lives as long as it does."""
-        return snapshot.derived(cls, lambda: cls(snapshot.objects(DeviceClass)))
+        return snapshot.derived("extended resources", lambda: cls(snapshot.objects(DeviceClass)))
 
     @property
     def version(self) -> int:

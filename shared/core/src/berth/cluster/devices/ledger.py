@@ -1,8 +1,9 @@
 """The device ledger: which claims have which devices, shares and capacities.
 
 A claim counts once: by the allocation in its status, else by the one that this process has assumed (an allocation in
-flight, or in a scorer a proposal). An assumption ends when the status shows an allocation, or when it is forgotten; other
-changes of the claim leave it, because berth's own finalizer write is one. Devices given for administration do not count.
+flight, or in a scorer a proposal). An assumption ends when the status shows an allocation, or when it is forgotten;
+other changes of the claim leave it, because berth's own finalizer write is one. Devices given for administration do not
+count.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class DeviceLedger:
     @classmethod
     def of(cls, snapshot: Snapshot) -> DeviceLedger:
         """The ledger of a Snapshot, which lives as long as it does."""
-        return snapshot.derived(cls, lambda: cls(snapshot.objects(ResourceClaim)))
+        return snapshot.derived("device ledger", lambda: cls(snapshot.objects(ResourceClaim)))
 
     def assume(self, uid: str, allocation: AllocationResult) -> None:
         """Count an allocation that will be written. The status, once it shows one, counts instead."""
@@ -86,9 +87,8 @@ class DeviceLedger:
 
     def _show(self, before: ResourceClaim | None, now: ResourceClaim | None) -> None:
         # A change of the API server's object: of its parts only the allocation counts.
-        if before is not None and now is not None and before.metadata.uid == now.metadata.uid:
-            if before.status.allocation == now.status.allocation:
-                return
+        if before is not None and now is not None and _has_same_allocation(before, now):
+            return
         if before is not None:
             shown = self._shown.pop(before.metadata.uid, None)
             if shown is not None:
@@ -137,6 +137,10 @@ class DeviceLedger:
                 del pool[key]
                 if not pool:
                     del self._in_pool[result.driver, result.pool]
+
+
+def _has_same_allocation(before: ResourceClaim, now: ResourceClaim) -> bool:
+    return before.metadata.uid == now.metadata.uid and before.status.allocation == now.status.allocation
 
 
 def _amounts(result: DeviceRequestAllocationResult) -> Iterable[tuple[str, int | Fraction]]:

@@ -239,7 +239,7 @@ class DevicePools:
     @classmethod
     def of(cls, snapshot: Snapshot) -> DevicePools:
         """The pools of a Snapshot, which live as long as it does."""
-        return snapshot.derived(cls, lambda: cls(snapshot.objects(ResourceSlice)))
+        return snapshot.derived("device pools", lambda: cls(snapshot.objects(ResourceSlice)))
 
     def seen_from(self, node: Node) -> list[NodePool]:
         """The node's pools in the order in which devices are given."""

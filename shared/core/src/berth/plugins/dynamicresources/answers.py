@@ -18,8 +18,9 @@ from berth.cluster.snapshot import Snapshot
 from berth.framework.status import Code
 from berth.plugins.dynamicresources.candidates import NO_CANDIDATES, Candidates, Traits, candidates_of
 from berth.plugins.dynamicresources.requests import Plan, compile_plan
-from berth.plugins.dynamicresources.search import FreeCounters, Rejected, Search, SearchError, Solution, busy_devices
+from berth.plugins.dynamicresources.search import Rejected, Search, Solution
 from berth.plugins.dynamicresources.selectors import SelectorAnswers
+from berth.plugins.dynamicresources.usage import Free, SearchError
 
 _encode: Final = msgspec.json.Encoder().encode
 # Plans whose answers are kept: up to 0.3 KB for each node and plan.
@@ -60,7 +61,7 @@ class NodeAnswers:
         self._forget_changed()
         unknown = rows[self.codes[rows] == _UNKNOWN]
         if len(unknown):
-            free = FreeCounters(self._pools, self._ledger)
+            free = Free(self._pools, self._ledger)
             for row in unknown.tolist():
                 self._solve(row, free)
 
@@ -118,7 +119,7 @@ class NodeAnswers:
         self._seen_pools.clear()
         self._traits = Traits(self.plan)
 
-    def _solve(self, row: int, free: FreeCounters) -> None:
+    def _solve(self, row: int, free: Free) -> None:
         candidates = self._candidates.get(row)
         if candidates is None:
             node = self._snapshot.node_at(row)
@@ -143,17 +144,17 @@ class NodeAnswers:
             self.statuses.append(status)
         self.codes[row] = number
 
-    def _outcome(self, candidates: Candidates, free: FreeCounters) -> Outcome:
-        busy = busy_devices(candidates, self._ledger)
+    def _outcome(self, candidates: Candidates, free: Free) -> Outcome:
+        busy = free.busy(candidates)
         if not candidates.is_simple:
-            return _run(Search(self.plan, candidates, busy, self._ledger, free))
+            return _run(Search(self.plan, candidates, free, busy))
         trouble = candidates.trouble if self._takes_all else None
         key = (candidates.traits, busy, trouble, candidates.has_invalid)
         known = self._alike.get(key)
         if known is None:
             if len(self._alike) > _MOST_ALIKE:
                 self._alike.clear()
-            known = self._alike[key] = _run(Search(self.plan, candidates, busy, self._ledger, free))
+            known = self._alike[key] = _run(Search(self.plan, candidates, free, busy))
         return known
 
 
@@ -179,7 +180,7 @@ class Allocator:
     @classmethod
     def of(cls, snapshot: Snapshot) -> Allocator:
         """The allocator of a Snapshot, which lives as long as it does."""
-        return snapshot.derived(cls, lambda: cls(snapshot))
+        return snapshot.derived("device allocator", lambda: cls(snapshot))
 
     def answers(self, claims: Sequence[ResourceClaim]) -> NodeAnswers:
         """The answers for claims with these specs.

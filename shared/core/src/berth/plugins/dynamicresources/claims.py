@@ -10,8 +10,6 @@ from berth.api.pod import Pod, PodResourceClaim, unix_seconds
 from berth.cluster.snapshot import Snapshot
 from berth.framework.status import Status
 
-PODS = "pods"  # the resource of a reservation
-
 
 def resolved_claims(pod: Pod, snapshot: Snapshot) -> tuple[ResourceClaim, ...] | Status:
     """The pod's claims in its order, or why the pod must wait for one of them."""
@@ -55,9 +53,7 @@ def check_requests(claim: ResourceClaim, snapshot: Snapshot) -> Status | None:
         if request.exactly is not None:
             named = [(request.name, request.exactly.device_class_name)]
         else:
-            named = [
-                (f"{request.name}/{each.name}", each.device_class_name) for each in request.first_available or ()
-            ]
+            named = [(f"{request.name}/{each.name}", each.device_class_name) for each in request.first_available or ()]
         if not named:
             return Status.unresolvable(f"resource claim {claim.key}, request {request.name}: unknown request type")
         for name, device_class in named:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from berth.api.devices import (
     EXTENDED_RESOURCE_CLAIM,
@@ -21,7 +22,7 @@ from berth.cluster.devices.extended import ExtendedResources
 from berth.cluster.snapshot import Snapshot
 
 # The name of the claim until it is written: no name of the API.
-IN_MEMORY: str = "<extended-resources>"
+IN_MEMORY: Final = "<extended-resources>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,41 +54,10 @@ def extended_claim(pod: Pod, resources: Collection[str], classes: ExtendedResour
     """
     requests: list[DeviceRequest] = []
     mappings: list[ContainerExtendedResourceRequest] = []
-    containers = [*(pod.spec.init_containers or ()), *(pod.spec.containers or ())]
-    inits = len(pod.spec.init_containers or ())
-    lasting = [i >= inits or is_sidecar(each) for i, each in enumerate(containers)]
     for resource in sorted(resources):
         device_class = classes.class_of(resource)
-        if device_class is None:
-            continue
-        kept: dict[int, DeviceRequest] = {}
-        for i, container in enumerate(containers):
-            asked = _asked(container, resource)
-            if lasting[i] and asked:
-                kept[i] = _request(i, container, resource, device_class.metadata.name, asked)
-                mappings.append(_mapping(container, resource, kept[i].name))
-        largest: DeviceRequest | None = None
-        of_inits: list[tuple[Container, str]] = []
-        own: set[str] = set()
-        for i, container in enumerate(containers):
-            asked = _asked(container, resource)
-            if lasting[i] or not asked:
-                continue
-            for n, request in kept.items():
-                if n > i and asked > 0:
-                    of_inits.append((container, request.name))
-                    asked -= _count(request)
-            if asked > 0:
-                request = _request(i, container, resource, device_class.metadata.name, asked)
-                own.add(request.name)
-                of_inits.append((container, request.name))
-                if largest is None or _count(largest) < asked:
-                    largest = request
-        mappings += [
-            _mapping(container, resource, largest.name if largest is not None and name in own else name)
-            for container, name in of_inits
-        ]
-        requests += [*([] if largest is None else [largest]), *kept.values()]
+        if device_class is not None:
+            _add_requests(pod, resource, device_class.metadata.name, requests, mappings)
     owner = OwnerReference(kind="Pod", name=pod.metadata.name, uid=pod.uid, api_version="v1", controller=True)
     metadata = ObjectMeta(
         name=IN_MEMORY,
@@ -98,6 +68,49 @@ def extended_claim(pod: Pod, resources: Collection[str], classes: ExtendedResour
     )
     spec = ResourceClaimSpec(devices=DeviceClaim(requests=sorted(requests, key=lambda each: each.name)))
     return ExtendedClaim(ResourceClaim(metadata=metadata, spec=spec), tuple(mappings))
+
+
+def _add_requests(
+    pod: Pod,
+    resource: str,
+    device_class: str,
+    requests: list[DeviceRequest],
+    mappings: list[ContainerExtendedResourceRequest],
+) -> None:
+    inits = len(pod.spec.init_containers or ())
+    containers = [*enumerate((*(pod.spec.init_containers or ()), *(pod.spec.containers or ())))]
+    asking = [(i, each, asked) for i, each in containers if (asked := _asked(each, resource))]
+    kept: dict[int, DeviceRequest] = {}
+    for i, container, asked in asking:
+        if i >= inits or is_sidecar(container):
+            kept[i] = _request(i, container, resource, device_class, asked)
+            mappings.append(_mapping(container, resource, kept[i].name))
+    shared: list[DeviceRequest] = []
+    used: list[tuple[Container, DeviceRequest]] = []
+    for i, container, asked in asking:
+        if i in kept:
+            continue
+        again, missing = _used_again(asked, [request for n, request in kept.items() if n > i])
+        used += [(container, request) for request in again]
+        if missing > 0:
+            shared.append(_request(i, container, resource, device_class, missing))
+            used.append((container, shared[-1]))
+    largest = max(shared, key=_count, default=None)
+    for container, request in used:
+        name = largest.name if largest is not None and request in shared else request.name
+        mappings.append(_mapping(container, resource, name))
+    requests += [*([] if largest is None else [largest]), *kept.values()]
+
+
+def _used_again(asked: int, kept: Sequence[DeviceRequest]) -> tuple[list[DeviceRequest], int]:
+    """The requests of later containers that an init container uses before them, and how many devices it lacks then."""
+    used: list[DeviceRequest] = []
+    for request in kept:
+        if asked <= 0:
+            break
+        used.append(request)
+        asked -= _count(request)
+    return used, asked
 
 
 def _asked(container: Container, resource: str) -> int:
@@ -121,6 +134,4 @@ def _count(request: DeviceRequest) -> int:
 
 
 def _mapping(container: Container, resource: str, request: str) -> ContainerExtendedResourceRequest:
-    return ContainerExtendedResourceRequest(
-        container_name=container.name, resource_name=resource, request_name=request
-    )
+    return ContainerExtendedResourceRequest(container_name=container.name, resource_name=resource, request_name=request)

@@ -48,7 +48,6 @@ from berth.framework.interface import (
 from berth.framework.status import SKIP, SUCCESS, Code, CycleState, Diagnosis, StateKey, Status, Verdicts
 from berth.plugins.dynamicresources.answers import FITS, Allocator, NodeAnswers
 from berth.plugins.dynamicresources.claims import (
-    PODS,
     Binding,
     binding_of,
     check_requests,
@@ -58,7 +57,7 @@ from berth.plugins.dynamicresources.claims import (
     names_of_claims,
     resolved_claims,
 )
-from berth.plugins.dynamicresources.extended import IN_MEMORY, ExtendedClaim, extended_claim, stale_claim_of
+from berth.plugins.dynamicresources.extended import ExtendedClaim, extended_claim, stale_claim_of
 from berth.plugins.dynamicresources.requests import CLAIM, PlanError
 from berth.plugins.dynamicresources.results import allocation_of, chosen_alternative
 from berth.plugins.dynamicresources.search import MOST_POINTS
@@ -204,7 +203,9 @@ class DynamicResources(
                 found = answers.codes[rows]
                 first = len(statuses)
                 if np.any(found != FITS):
-                    statuses += [Status(code, (_with_names(text, named),)) for code, text in answers.statuses[FITS + 1 :]]
+                    statuses += [
+                        Status(code, (_with_names(text, named),)) for code, text in answers.statuses[FITS + 1 :]
+                    ]
                 codes[mask] = np.where(found == FITS, 0, found - FITS - 1 + first)
         if claims.allocated:
             rejected = self._unavailable(claims, nodes)
@@ -409,10 +410,9 @@ class DynamicResources(
         found = None if answers is None else answers.solution(info.row)
         if answers is None or found is None:
             return Reserved((), shared)
-        solution, candidates = found
         given: list[tuple[ResourceClaim, AllocationResult]] = []
         for i, claim in enumerate(named):
-            allocation = allocation_of(answers.plan, i, solution, candidates, info.name, f"{pod.uid}-{i}")
+            allocation = allocation_of(answers.plan, i, found, node=info.name, share_id=f"{pod.uid}-{i}")
             claims.allocator.ledger.assume(claim.metadata.uid, allocation)
             given.append((claim, allocation))
         return Reserved(tuple(given), shared, _extended(claims, pod, served) if served else None)
@@ -486,11 +486,7 @@ def _after_claim_change(pod: Pod, old: object, new: object) -> bool:
 
 _CHANGED: Final = Action.ADD | Action.UPDATE
 EVENTS: Final[Sequence[EventHint]] = (
-    EventHint(
-        ClusterEvent(
-            Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL | Action.UPDATE_NODE_ALLOCATABLE
-        )
-    ),
+    EventHint(ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL | Action.UPDATE_NODE_ALLOCATABLE)),
     EventHint(ClusterEvent(Resource.RESOURCE_CLAIM, _CHANGED | Action.DELETE), _after_claim_change),
     EventHint(ClusterEvent(Resource.DEVICE_CLASS, _CHANGED)),
     EventHint(ClusterEvent(Resource.RESOURCE_SLICE, _CHANGED)),

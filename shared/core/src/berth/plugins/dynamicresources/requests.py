@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from berth.api.devices import (
     ALL,
     EXACT_COUNT,
     DeviceClass,
     DeviceConstraint,
+    DeviceRequest,
     DeviceSelector,
     DeviceSubRequest,
     DeviceTaint,
@@ -22,9 +24,9 @@ from berth.cluster.devices.pools import PooledDevice
 from berth.plugins.dynamicresources.selectors import Answers, SelectorAnswers
 
 # The claim's namespace and name in a text that is kept for all claims with the same spec.
-CLAIM: str = "\0{}\0"
+CLAIM: Final = "\0{}\0"
 
-_BLOCKING = frozenset({"NoSchedule", "NoExecute"})
+_BLOCKING: Final = frozenset({"NoSchedule", "NoExecute"})
 
 
 class PlanError(Exception):
@@ -98,7 +100,7 @@ class Step:
     is_choice: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """The compiled claims. ``steps`` and ``constraint_errors``: by claim."""
 
@@ -118,98 +120,103 @@ def compile_plan(
     Raises:
         PlanError: a claim asks for something that this release does not know.
     """
-    requests: list[Request] = []
-    constraints: list[Constraint] = []
-    expressions: dict[str, int] = {}
-    errors: list[str] = []
-    steps: list[tuple[Step, ...]] = []
-    for i, claim in enumerate(claims):
-        if problem := refusal(claim):
-            raise PlanError(f"claim {CLAIM.format(i)}: {problem}")
-        devices = claim.spec.devices
-        base, error = len(constraints), ""
-        for n, each in enumerate(devices.constraints or ()):
-            attribute = each.match_attribute or each.distinct_attribute
-            if not attribute:
-                error = error or (
-                    f"claim {CLAIM.format(i)}, constraint #{n}: empty constraint (unsupported constraint type?)"
-                )
-            constraints.append(Constraint(attribute or "", each.match_attribute is None))
-        errors.append(error)
-        of_claim: list[Step] = []
-        for request in devices.requests or ():
-            parts: Sequence[ExactDeviceRequest | DeviceSubRequest] = request.first_available or (
-                [request.exactly] if request.exactly is not None else []
-            )
-            choices = []
-            for part in parts:
-                local = part.name if isinstance(part, DeviceSubRequest) else request.name
-                name = f"{request.name}/{local}" if isinstance(part, DeviceSubRequest) else request.name
-                under = (
-                    base + n
-                    for n, each in enumerate(devices.constraints or ())
-                    if _concerns(each, request.name, name)
-                )
-                made = _request(i, name, local, part, tuple(under), len(requests), class_of, expressions)
-                requests.append(made)
-                choices.append(made)
-            of_claim.append(Step(tuple(choices), bool(request.first_available)))
-        steps.append(tuple(of_claim))
+    compiler = _Compiler(class_of)
+    steps = tuple(compiler.steps_of(i, claim) for i, claim in enumerate(claims))
     return Plan(
-        tuple(claims),
-        tuple(steps),
-        tuple(requests),
-        tuple(constraints),
-        tuple(errors),
-        tuple(answers.of(each) for each in expressions),
+        specs=tuple(claims),
+        steps=steps,
+        requests=tuple(compiler.requests),
+        constraints=tuple(compiler.constraints),
+        constraint_errors=tuple(compiler.constraint_errors),
+        expressions=tuple(answers.of(each) for each in compiler.expressions),
     )
+
+
+class _Compiler:
+    def __init__(self, class_of: Callable[[str], DeviceClass | None]) -> None:
+        self.requests: list[Request] = []
+        self.constraints: list[Constraint] = []
+        self.constraint_errors: list[str] = []
+        self.expressions: dict[str, int] = {}  # the place of each
+        self._class_of = class_of
+
+    def steps_of(self, number: int, claim: ResourceClaim) -> tuple[Step, ...]:
+        if problem := refusal(claim):
+            raise PlanError(f"claim {CLAIM.format(number)}: {problem}")
+        devices = claim.spec.devices
+        first = len(self.constraints)
+        self._add_constraints(number, devices.constraints or ())
+        return tuple(
+            self._step(number, request, [*enumerate(devices.constraints or (), first)])
+            for request in devices.requests or ()
+        )
+
+    def _add_constraints(self, claim: int, constraints: Iterable[DeviceConstraint]) -> None:
+        error = ""
+        for n, each in enumerate(constraints):
+            attribute = each.match_attribute or each.distinct_attribute or ""
+            self.constraints.append(Constraint(attribute, each.match_attribute is None))
+            if not attribute and not error:
+                problem = "empty constraint (unsupported constraint type?)"
+                error = f"claim {CLAIM.format(claim)}, constraint #{n}: {problem}"
+        self.constraint_errors.append(error)
+
+    def _step(self, claim: int, request: DeviceRequest, constraints: Sequence[tuple[int, DeviceConstraint]]) -> Step:
+        def under(name: str) -> tuple[int, ...]:
+            return tuple(number for number, each in constraints if _concerns(each, request.name, name))
+
+        if request.first_available:
+            named = [(f"{request.name}/{each.name}", each.name, each) for each in request.first_available]
+            return Step(tuple(self._request(claim, *each, under(each[0])) for each in named), is_choice=True)
+        if request.exactly is None:
+            raise PlanError(f"resource claim {CLAIM.format(claim)}, request {request.name}: unknown request type")
+        made = self._request(claim, request.name, request.name, request.exactly, under(request.name))
+        return Step((made,), is_choice=False)
+
+    def _request(
+        self,
+        claim: int,
+        name: str,
+        local_name: str,
+        part: ExactDeviceRequest | DeviceSubRequest,
+        constraints: tuple[int, ...],
+    ) -> Request:
+        where = f"claim {CLAIM.format(claim)}, request {local_name}"
+        device_class = self._class_of(part.device_class_name)
+        if device_class is None:
+            raise PlanError(f"{where}: could not retrieve device class {part.device_class_name}")
+        if part.allocation_mode not in (EXACT_COUNT, ALL, ""):
+            raise PlanError(f"{where}: unsupported count mode {part.allocation_mode}")
+        of_class = f"class {device_class.metadata.name}: "
+        made = Request(
+            number=len(self.requests),
+            claim=claim,
+            name=name,
+            local_name=local_name,
+            device_class=device_class,
+            selectors=(
+                *self._selectors(of_class, device_class.spec.selectors, where),
+                *self._selectors(f"claim {CLAIM.format(claim)}: ", part.selectors, where),
+            ),
+            takes_all=part.allocation_mode == ALL,
+            count=max(1, part.count),
+            is_admin=isinstance(part, ExactDeviceRequest) and bool(part.admin_access),
+            tolerations=tuple(part.tolerations or ()),
+            capacity=(part.capacity.requests if part.capacity is not None else None) or {},
+            constraints=constraints,
+        )
+        self.requests.append(made)
+        return made
+
+    def _selectors(
+        self, whose: str, selectors: Iterable[DeviceSelector] | None, where: str
+    ) -> Iterator[tuple[str, int]]:
+        for n, each in enumerate(selectors or ()):
+            if each.cel is None:
+                raise PlanError(f"{where}, selector #{n}: CEL expression empty (unsupported selector type?)")
+            place = self.expressions.setdefault(each.cel.expression, len(self.expressions))
+            yield f"{whose}selector #{n}: ", place
 
 
 def _concerns(constraint: DeviceConstraint, request: str, name: str) -> bool:
     return not constraint.requests or request in constraint.requests or name in constraint.requests
-
-
-def _request(  # noqa: PLR0913 - the parts of a request
-    claim: int,
-    name: str,
-    local_name: str,
-    part: ExactDeviceRequest | DeviceSubRequest,
-    constraints: tuple[int, ...],
-    number: int,
-    class_of: Callable[[str], DeviceClass | None],
-    expressions: dict[str, int],
-) -> Request:
-    where = f"claim {CLAIM.format(claim)}, request {local_name}"
-    device_class = class_of(part.device_class_name)
-    if device_class is None:
-        raise PlanError(f"{where}: could not retrieve device class {part.device_class_name}")
-    if part.allocation_mode not in (EXACT_COUNT, ALL, ""):
-        raise PlanError(f"{where}: unsupported count mode {part.allocation_mode}")
-    compiled = [
-        (f"{whose}: selector #{n}: ", expressions.setdefault(_expression(each, f"{where}, selector #{n}"), len(expressions)))
-        for whose, selectors in (
-            (f"class {device_class.metadata.name}", device_class.spec.selectors),
-            (f"claim {CLAIM.format(claim)}", part.selectors),
-        )
-        for n, each in enumerate(selectors or ())
-    ]
-    return Request(
-        number=number,
-        claim=claim,
-        name=name,
-        local_name=local_name,
-        device_class=device_class,
-        selectors=tuple(compiled),
-        takes_all=part.allocation_mode == ALL,
-        count=max(1, part.count),
-        is_admin=isinstance(part, ExactDeviceRequest) and bool(part.admin_access),
-        tolerations=tuple(part.tolerations or ()),
-        capacity=(part.capacity.requests if part.capacity is not None else None) or {},
-        constraints=constraints,
-    )
-
-
-def _expression(selector: DeviceSelector, where: str) -> str:
-    if selector.cel is None:
-        raise PlanError(f"{where}: CEL expression empty (unsupported selector type?)")
-    return selector.cel.expression

@@ -14,23 +14,26 @@ from berth.api.devices import (
     ResourceClaim,
 )
 from berth.api.meta import SelectorRequirement
-from berth.api.pod import NodeSelector, NodeSelectorTerm
+from berth.api.pod import NodeSelector, NodeSelectorTerm, Quantities
 from berth.api.resources import quantity_text
 from berth.api.selectors import NAME_FIELD
 from berth.cluster.devices.pools import PooledDevice
 from berth.plugins.dynamicresources.candidates import Candidates
 from berth.plugins.dynamicresources.requests import Plan, Request
-from berth.plugins.dynamicresources.search import Choice, Solution
+from berth.plugins.dynamicresources.search import Solution
+from berth.plugins.dynamicresources.usage import Choice
 
 
 def allocation_of(
-    plan: Plan, claim: int, solution: Solution, candidates: Candidates, node: str, share_id: str
+    plan: Plan, claim: int, found: tuple[Solution, Candidates], *, node: str, share_id: str
 ) -> AllocationResult:
     """The allocation of one claim. ``share_id``: the beginning of the ids of its shares."""
+    solution, candidates = found
     choices = solution.choices[claim]
     devices = [candidates.devices[choice.position] for choice in choices]
     results = [
-        _result(choice, device, f"{share_id}-{i}") for i, (choice, device) in enumerate(zip(choices, devices, strict=True))
+        _result(choice, device, f"{share_id}-{i}")
+        for i, (choice, device) in enumerate(zip(choices, devices, strict=True))
     ]
     return AllocationResult(
         devices=DeviceAllocationResult(results=results, config=_config(plan, claim, solution) or None),
@@ -40,7 +43,7 @@ def allocation_of(
 
 def _result(choice: Choice, device: PooledDevice, share_id: str) -> DeviceRequestAllocationResult:
     driver, pool = device.part.pool
-    consumed = {name: quantity_text(amount) for name, amount in (choice.consumed or {}).items()}
+    consumed: Quantities = {name: quantity_text(amount) for name, amount in (choice.consumed or {}).items()}
     return DeviceRequestAllocationResult(
         request=choice.request.name,
         driver=driver,

@@ -30,18 +30,11 @@ class Answers:
         self._known = bytearray()
         self._errors: dict[int, str] = {}
         self._alike: dict[Hashable, bool | str] = {}
-        self._selector: Selector | None = None
-        self.error = ""
-        try:
-            self._selector = compile_selector(expression)
-        except CELError as exc:
-            self.error = f"CEL compile error: {exc.reason}"
-        self._reads = _Reads(self._selector)
+        self._compiled = _compiled(expression)
+        self._reads = _Reads(self._compiled)
 
     def of(self, device: PooledDevice) -> bool | str:
         """Whether the device satisfies the expression, or the error."""
-        if self.error:
-            return self.error
         number = device.number
         known = self._known
         answer = known[number] if number < len(known) and self._numbering == self._pools.numbering else _UNKNOWN
@@ -77,12 +70,21 @@ class Answers:
         return known
 
     def _evaluated(self, device: PooledDevice) -> bool | str:
-        assert self._selector is not None
+        if isinstance(self._compiled, str):
+            return self._compiled
         asked = _asked_device(device, self._reads.names)
         if asked.problem is not None:
             return f"CEL runtime error: {asked.problem}"
-        evaluation = self._selector.evaluate(asked)
+        evaluation = self._compiled.evaluate(asked)
         return evaluation.matches if evaluation.error is None else f"CEL runtime error: {evaluation.error.reason}"
+
+
+def _compiled(expression: str) -> Selector | str:
+    """The selector, or the error that stands for every answer."""
+    try:
+        return compile_selector(expression)
+    except CELError as exc:
+        return f"CEL compile error: {exc.reason}"
 
 
 class SelectorAnswers:
@@ -133,8 +135,8 @@ _Reader = Callable[[PooledDevice], Hashable]
 class _Reads:
     """What an expression reads: ``key`` is equal for alike devices. None of both if it may read whole maps."""
 
-    def __init__(self, selector: Selector | None) -> None:
-        paths = sorted(selector.reads.paths) if selector is not None else []
+    def __init__(self, compiled: Selector | str) -> None:
+        paths = [] if isinstance(compiled, str) else sorted(compiled.reads.paths)
         readers = [each for path in paths if (each := _reader(path)) is not None]
         self.key: _Reader | None = None
         self.names: frozenset[str] | None = None
