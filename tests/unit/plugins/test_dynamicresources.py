@@ -1,40 +1,307 @@
-"""DynamicResources: a pod with resource claims is rejected with the claims' names."""
+"""DynamicResources: claims that a pod waits for, Reserve and what it has written, PostFilter, events, and differences.
 
-from berth.api.pod import PodResourceClaim
-from berth.cluster.snapshot import Snapshot
+The differences are bugs of kube-scheduler 1.36.3 that berth does not repeat.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from berth.api.devices import ResourceClaim
+from berth.api.pod import Pod, PodResourceClaim, PodResourceClaimStatus
+from berth.cluster.devices.ledger import DeviceLedger
 from berth.framework.cycle import rank
 from berth.framework.events import Action, ClusterEvent, Resource
-from harness.builders.objects import a_node, a_pod, first_attempt
+from berth.framework.interface import SNAPSHOT
+from berth.framework.status import Code, CycleState
+from berth.plugins.dynamicresources.plugin import CreateClaim, DynamicResources, DynamicResourcesArgs, ReserveClaim
+from harness.builders.objects import a_pod, first_attempt, pod_requesting
 from harness.builders.profiles import default_profile
-from harness.builders.volumes import pod_with_claims
 from harness.worlds.queueing_hints import may_help
+from harness.worlds.recorded_devices import DeviceWorld
+
+Json = dict[str, Any]
+DRIVER = "gpu.example.com"
 
 
-def said_of(pod):
-    snapshot = Snapshot()
-    snapshot.set_node(a_node("n0"))
-    return rank(pod, snapshot, default_profile(), attempt=first_attempt(pod))
+def slice_of(node: str, devices: list[Json], driver: str = DRIVER, count: int = 1, **fields: Any) -> Json:
+    pool = {"name": node, "generation": 1, "resourceSliceCount": count}
+    name = fields.pop("name", f"{driver}-{node}")
+    spec = {"driver": driver, "nodeName": node, "pool": pool, "devices": devices, **fields}
+    return {"kind": "ResourceSlice", "metadata": {"name": name, "uid": name}, "spec": spec}
 
 
-def test_a_pod_with_claims_is_rejected_with_their_names():
-    claims = [PodResourceClaim(name="gpu"), PodResourceClaim(name="nic")]
-    ranking = said_of(a_pod(resource_claims=claims))
-    assert ranking.message == (
-        "0/1 nodes are available: berth does not allocate resource claims (spec.resourceClaims: gpu, nic): "
-        "remove them, or name a scheduler that does in spec.schedulerName."
-    )
-    assert (ranking.candidates, ranking.unschedulable_plugins, ranking.nomination) == ((), ("DynamicResources",), None)
+def gpus(count: int) -> list[Json]:
+    return [{"name": f"gpu-{i}"} for i in range(count)]
 
 
-def test_no_event_requeues_it():
-    event = ClusterEvent(Resource.NODE, Action.ADD)
-    pod = a_pod(resource_claims=[PodResourceClaim(name="gpu")])
-    assert may_help(default_profile(), {"DynamicResources"}, event, pod, None, a_node("n")) is False
+def claim_of(name: str, *requests: Json, constraints: list[Json] | None = None, **metadata: Any) -> Json:
+    metadata = {"name": name, "namespace": "default", "uid": f"uid-{name}", **metadata}
+    devices = {"requests": [*requests] or [exactly("r")], "constraints": constraints or []}
+    return {"kind": "ResourceClaim", "metadata": metadata, "spec": {"devices": devices}}
 
 
-def test_after_another_pre_filter_rejected_the_message_is_its_reason_alone():
-    assert said_of(pod_with_claims()).message == '0/1 nodes are available: persistentvolumeclaim "data" not found.'
+def exactly(name: str, **fields: Any) -> Json:
+    return {"name": name, "exactly": {"deviceClassName": "gpu", **fields}}
 
 
-def test_a_pod_without_claims_is_placed():
-    assert [candidate.node for candidate in said_of(a_pod()).candidates] == ["n0"]
+def world_of(slices: list[Json], *claims: Json, **classes: Json) -> DeviceWorld:
+    objects = {
+        "namespaces": {"default": {}},
+        "nodes": [
+            {"kind": "Node", "metadata": {"name": name}, "status": {"allocatable": {"cpu": "9", "pods": "99"}}}
+            for name in ("n1", "n2")
+        ],
+        "deviceclasses": [
+            {
+                "kind": "DeviceClass",
+                "metadata": {"name": name, "creationTimestamp": "2026-01-01T00:00:00Z"},
+                "spec": spec,
+            }
+            for name, spec in ({"gpu": {}} | classes).items()
+        ],
+        "resourceslices": slices,
+        "resourceclaims": [*claims],
+        "pods": [],
+    }
+    return DeviceWorld.of(objects)
+
+
+def pod_with(*claims: str, name: str = "web", **spec: Any) -> Pod:
+    entries = [PodResourceClaim(name=each, resource_claim_name=each) for each in claims]
+    return a_pod(name, resource_claims=entries or None, **spec)
+
+
+def ranked(world: DeviceWorld, pod: Pod) -> Any:
+    return rank(pod, world.snapshot, default_profile(), attempt=first_attempt(pod))
+
+
+def nodes_for(world: DeviceWorld, pod: Pod) -> list[str]:
+    return sorted(each.node for each in ranked(world, pod).candidates)
+
+
+def reserved(world: DeviceWorld, pod: Pod, node: str = "n1") -> tuple[DynamicResources, CycleState]:
+    plugin = DynamicResources(DynamicResourcesArgs())
+    state = CycleState(world.snapshot.class_of(pod))
+    state.write(SNAPSHOT, world.snapshot)
+    assert plugin.reserve(state, pod, node).is_success
+    return plugin, state
+
+
+# Claims that a pod waits for
+
+TEMPLATE = PodResourceClaim(name="x", resource_claim_template_name="t")
+
+
+@pytest.mark.parametrize(
+    ("entry", "status", "claims", "text"),
+    [
+        pytest.param(TEMPLATE, None, [], 'pod "default/web": ResourceClaim not created yet', id="template"),
+        pytest.param(TEMPLATE, "", [], "", id="no claim needed"),
+        pytest.param(TEMPLATE, "c", [], 'could not find ResourceClaim "default/c"', id="unknown claim"),
+        pytest.param(
+            TEMPLATE,
+            "c",
+            [claim_of("c", deletionTimestamp="2026-01-01T00:00:00Z")],
+            'resourceclaim "c" is being deleted',
+            id="deleted claim",
+        ),
+        pytest.param(
+            TEMPLATE,
+            "c",
+            [claim_of("c")],
+            "ResourceClaim default/c was not created for Pod default/web (Pod is not owner)",
+            id="claim of another pod",
+        ),
+    ],
+)
+def test_a_pod_is_held_until_its_claims_can_be_used(entry, status, claims, text):
+    pod = a_pod("web", resource_claims=[entry])
+    if status is not None:
+        statuses = [PodResourceClaimStatus(name="x", resource_claim_name=status or None)]
+        pod = msgspec.structs.replace(pod, status=msgspec.structs.replace(pod.status, resource_claim_statuses=statuses))
+    held = DynamicResources(DynamicResourcesArgs()).held(pod, world_of([], *claims).snapshot)
+    assert (held.reasons or ("",))[0] == text
+
+
+# Reserve, and what it has written
+
+
+def test_reserve_assumes_the_devices_until_unreserve():
+    world = world_of([slice_of("n1", gpus(1))], claim_of("a"), claim_of("b"))
+    plugin, state = reserved(world, pod_with("a"))
+    assert nodes_for(world, pod_with("b", name="other")) == []
+    plugin.unreserve(state, pod_with("a"), "n1")
+    assert nodes_for(world, pod_with("b", name="other")) == ["n1"]
+
+
+def test_reserve_fails_where_the_devices_are_gone():
+    world = world_of([slice_of("n1", gpus(1))], claim_of("a"), claim_of("b"))
+    reserved(world, pod_with("a"))
+    plugin, pod = DynamicResources(DynamicResourcesArgs()), pod_with("b", name="other")
+    state = CycleState(world.snapshot.class_of(pod))
+    state.write(SNAPSHOT, world.snapshot)
+    assert plugin.reserve(state, pod, "n1").reasons == ("cannot allocate all claims",)
+
+
+def test_a_claim_in_flight_is_shared_by_the_next_pod():
+    """kube-scheduler rejects it with `is in the process of being allocated` (137617)."""
+    world = world_of([slice_of("n1", gpus(1)), slice_of("n2", gpus(1))], claim_of("a"))
+    reserved(world, pod_with("a"))
+    other = pod_with("a", name="other")
+    assert nodes_for(world, other) == ["n1"]
+    plugin, state = reserved(world, other)
+    assert [(type(each), each.allocation) for each in plugin.claim_writes(state, other)] == [(ReserveClaim, None)]
+
+
+def test_claims_are_written_in_the_pods_order_and_awaited():
+    world = world_of([slice_of("n1", gpus(2))], claim_of("a"), claim_of("b"))
+    pod = pod_with("b", "a")
+    plugin, state = reserved(world, pod)
+    writes = plugin.claim_writes(state, pod)
+    devices = [each.allocation.devices.results[0].device for each in writes if each.allocation is not None]
+    assert ([each.claim.name for each in writes], devices) == (["b", "a"], ["gpu-0", "gpu-1"])
+    assert plugin.pre_bind(state, pod, "n1").code is Code.WAIT
+    for each in writes:
+        show(world, each.claim.name, each.allocation, pod)
+    assert plugin.pre_bind(state, pod, "n1").is_success
+    assert plugin.claim_writes(state, pod) == ()
+
+
+def show(world: DeviceWorld, name: str, allocation: Any, pod: Pod, **status: Any) -> None:
+    """The API server shows the claim as allocated and reserved for the pod."""
+    user = {"resource": "pods", "name": pod.metadata.name, "uid": pod.uid}
+    shown = {"allocation": msgspec.to_builtins(allocation), "reservedFor": [user], **status}
+    world.set_status(f"default/{name}", shown)
+
+
+def test_an_assumption_outlives_other_changes_of_the_claim_but_not_its_allocation():
+    world = world_of([slice_of("n1", gpus(2))], claim_of("a"))
+    plugin, state = reserved(world, pod_with("a"))
+    ledger = DeviceLedger.of(world.snapshot)
+    world.apply(claim_of("a", annotations={"finalizer": "added"}))
+    assert ledger.owners_of(f"{DRIVER}/n1/gpu-0") == ("uid-a",)
+    (write,) = plugin.claim_writes(state, pod_with("a"))
+    show(world, "a", write.allocation, pod_with("a"))
+    assert (ledger.is_assumed("uid-a"), ledger.owners_of(f"{DRIVER}/n1/gpu-0")) == (False, ("uid-a",))
+
+
+CONDITIONS = {"bindingConditions": ["ok"], "bindingFailureConditions": ["bad"], "bindsToNode": True}
+
+
+@pytest.mark.parametrize(
+    ("condition", "now", "code", "text"),
+    [
+        pytest.param(None, 0, Code.WAIT, "", id="pending"),
+        pytest.param(("ok", "True"), 0, Code.SUCCESS, "", id="bound"),
+        pytest.param(
+            ("bad", "True"), 0, Code.ERROR, 'device binding failed: claim=a, reason=R, message="M"', id="failed"
+        ),
+        pytest.param(None, 2_000_000_000, Code.ERROR, "device binding timeout: claim=a", id="too late"),
+    ],
+)
+def test_pre_bind_waits_for_binding_conditions(condition, now, code, text):
+    world, pod = world_of([slice_of("n1", [{"name": "gpu-0", **CONDITIONS}])], claim_of("a")), pod_with("a")
+    plugin, state = reserved(world, pod)
+    (write,) = plugin.claim_writes(state, pod)
+    found = [{"type": condition[0], "status": condition[1], "reason": "R", "message": "M"}] if condition else []
+    device = {"driver": DRIVER, "pool": "n1", "device": "gpu-0", "conditions": found}
+    show(world, "a", write.allocation, pod, devices=[device])
+    world.snapshot.live.observe_time(now)
+    status = plugin.pre_bind(state, pod, "n1")
+    assert (status.code, ", ".join(status.reasons)) == (code, text)
+
+
+# Extended resources
+
+
+def test_an_extended_resource_of_a_class_becomes_a_claim_of_the_pod():
+    world = world_of([slice_of("n1", gpus(2))], gpu={"extendedResourceName": "example.com/gpu"})
+    pod = pod_requesting(**{"example.com/gpu": "2"})
+    assert nodes_for(world, pod) == ["n1"]
+    plugin, state = reserved(world, pod)
+    (write,) = plugin.claim_writes(state, pod)
+    assert isinstance(write, CreateClaim)
+    assert [each.device for each in write.allocation.devices.results or ()] == ["gpu-0", "gpu-1"]
+    assert [each.request_name for each in write.mappings] == ["container-0-request-0"]
+
+
+def test_a_changed_class_is_seen_at_once():
+    world = world_of([slice_of("n1", gpus(2))])
+    pod = pod_requesting(**{"example.com/gpu": "2"})
+    assert ranked(world, pod).message.startswith("0/2 nodes are available: 2 Insufficient example.com/gpu.")
+    spec = {"extendedResourceName": "example.com/gpu"}
+    world.apply({"kind": "DeviceClass", "metadata": {"name": "gpu"}, "spec": spec})
+    assert nodes_for(world, pod) == ["n1"]
+
+
+# Events
+
+
+def test_a_deallocated_claim_of_any_pod_requeues():
+    world = world_of([slice_of("n1", gpus(1))], claim_of("a"), claim_of("b"))
+    allocated = msgspec.convert({**claim_of("b"), "status": {"allocation": {}}}, ResourceClaim)
+    freed = msgspec.convert(claim_of("b"), ResourceClaim)
+    update = ClusterEvent(Resource.RESOURCE_CLAIM, Action.UPDATE)
+    profile, pod = default_profile(), pod_with("a")
+    assert may_help(profile, {"DynamicResources"}, update, pod, allocated, freed) is True
+    assert may_help(profile, {"DynamicResources"}, update, pod, freed, allocated) is False
+    own = world.named("ResourceClaim", "a", "default")
+    assert may_help(profile, {"DynamicResources"}, ClusterEvent(Resource.RESOURCE_CLAIM, Action.ADD), pod, None, own)
+
+
+# Differences
+
+
+def test_each_device_has_its_own_value_of_a_distinct_attribute():
+    """140438: kube-scheduler remembers the last value only, and gives 1, 2, 1."""
+    devices = [{"name": f"gpu-{i}", "attributes": {"numa": {"int": numa}}} for i, numa in enumerate((1, 2, 1, 3))]
+    request = exactly("r", count=3)
+    constraints = [{"distinctAttribute": f"{DRIVER}/numa"}]
+    world = world_of([slice_of("n1", devices)], claim_of("a", request, constraints=constraints))
+    plugin, state = reserved(world, pod_with("a"))
+    (write,) = plugin.claim_writes(state, pod_with("a"))
+    assert write.allocation is not None
+    assert [each.device for each in write.allocation.devices.results or ()] == ["gpu-0", "gpu-1", "gpu-3"]
+
+
+def partitioned(driver: str, node: str = "n1") -> list[Json]:
+    """Two partitions that exclude each other."""
+    consumed = [{"counterSet": "memory", "counters": {"slots": {"value": "1"}}}]
+    devices = [{"name": f"half-{i}", "consumesCounters": consumed} for i in range(2)]
+    counters = [{"name": "memory", "counters": {"slots": {"value": "1"}}}]
+    of_counters = slice_of(node, [], driver, 2, name=f"{driver}-counters", sharedCounters=counters)
+    del of_counters["spec"]["devices"]
+    return [slice_of(node, devices, driver, 2), of_counters]
+
+
+def test_counters_of_two_drivers_with_pools_of_one_name_are_apart():
+    """140434: kube-scheduler keys counters by pool without the driver."""
+    slices = [*partitioned("one.example.com"), *partitioned("two.example.com")]
+    pod = pod_with("a", "b")
+    assert nodes_for(world_of(slices, claim_of("a"), claim_of("b")), pod) == ["n1"]
+    assert nodes_for(world_of(slices, claim_of("a", exactly("r", count=3))), pod_with("a")) == []
+
+
+def test_all_devices_of_an_incomplete_pool_reject_only_its_node():
+    """141829: kube-scheduler ends the cycle with an error."""
+    slices = [slice_of("n1", gpus(1), count=2), slice_of("n2", gpus(1))]
+    world = world_of(slices, claim_of("a", exactly("r", allocationMode="All")))
+    assert nodes_for(world, pod_with("a")) == ["n2"]
+
+
+def test_administrators_need_no_counters():
+    """140729: kube-scheduler refuses admin access to a partition whose counters are used up."""
+    request = exactly("r", adminAccess=True, count=2)
+    world = world_of(partitioned(DRIVER), claim_of("a"), claim_of("admin", request))
+    reserved(world, pod_with("a"))
+    assert nodes_for(world, pod_with("admin", name="other")) == ["n1"]
+
+
+def test_slices_that_disagree_on_their_number_are_invalid():
+    slices = [slice_of("n1", gpus(1), name="a", count=2), slice_of("n1", [{"name": "x"}], name="b", count=3)]
+    message = ranked(world_of(slices, claim_of("a")), pod_with("a")).message
+    assert "1 invalid resource pools were encountered" in message

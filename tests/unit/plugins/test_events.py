@@ -25,8 +25,6 @@ from harness.builders.objects import a_container, a_node, a_pod, pod_requesting
 from harness.builders.profiles import profile_of
 from harness.worlds.queueing_hints import may_help
 
-NOTHING_HELPS = ("DynamicResources",)
-"""No event helps the pods that they reject (pods with resource claims)."""
 ARGS = {"NetworkTraffic": NetworkTrafficArgs(url="http://prometheus:9090", saturation_percent=90)}
 """Arguments for plugins whose defaults are invalid, or reject no pod."""
 RELEASES = {"1.36": BUILT_IN, "1.18": known_plugins(release="1.18")}
@@ -51,7 +49,7 @@ def test_plugins_that_reject_pods_register_events(release, name):
     refuses = any(isinstance(plugin, POINT_TYPES[point]) for point in REFUSING)
     assert refuses
     assert isinstance(plugin, EnqueueExtensions)
-    assert bool(plugin.events()) is (name not in NOTHING_HELPS)
+    assert plugin.events()
     assert all(hint.event.action for hint in plugin.events())
 
 

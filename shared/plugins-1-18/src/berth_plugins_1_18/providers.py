@@ -93,13 +93,15 @@ RESOURCE_LIMITS: Final = Gate(
 )
 GATES: Final = (EVEN_PODS_SPREAD, RESOURCE_LIMITS)  # with 1.18's defaults
 # Plugins appended to every provider. 1.18 preempted pods and bound volumes outside of plugins. It had no scheduling
-# gates, but the API server would reject the Binding of a gated pod. Pods with resource claims are rejected.
+# gates, but the API server would reject the Binding of a gated pod. Nor had it resource claims, but a pod with claims
+# cannot start before they have devices.
 APPENDED: Final = Plugins(
     pre_enqueue=_named("SchedulingGates"),
     pre_filter=_named("DynamicResources"),
+    filter=_named("DynamicResources"),
     post_filter=_named("DefaultPreemption"),
-    reserve=_named("VolumeBinding"),
-    pre_bind=_named("VolumeBinding"),
+    reserve=_named("VolumeBinding", "DynamicResources"),
+    pre_bind=_named("VolumeBinding", "DynamicResources"),
 )
 
 

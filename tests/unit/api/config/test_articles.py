@@ -59,7 +59,7 @@ def test_arguments_of_network_traffic_apply_under_its_alias():
 def test_the_from_scratch_preset_runs_the_articles_plugins():
     configuration = article("from-scratch", "FromScratch")
     assert configuration.scheduler_names == {"my-custom-scheduler"}
-    assert names(configuration, Point.FILTER) == ["NodeReady", "NodeResourcesFit", "NodeAffinity"]
+    assert names(configuration, Point.FILTER) == ["NodeReady", "NodeResourcesFit", "NodeAffinity", "DynamicResources"]
     assert names(configuration, Point.SCORE) == ["FreeCapacity"]
     assert names(configuration, Point.QUEUE_SORT) == ["PrioritySort"]
     assert names(configuration, Point.BIND) == ["DefaultBinder"]

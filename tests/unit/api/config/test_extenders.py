@@ -48,7 +48,7 @@ def problems(*extenders: dict) -> list[str]:
         pytest.param(
             {"managedResources": [{"name": "a/b"}, {"name": "a/b"}]}, "want it once in all extenders", id="twice"
         ),
-        pytest.param({"httpTimeout": "2m"}, "httpTimeout: want 1m at most, got 2m", id="timeout"),
+        pytest.param({"httpTimeout": "2m"}, "httpTimeout: want 1m0s at most, got 2m0s", id="timeout"),
         pytest.param({"tlsConfig": {"insecure": True, "caFile": "x"}}, "want insecure or a CA, got both", id="CA"),
         pytest.param({"tlsConfig": {"keyFile": "x"}}, "want a certificate and its key, got one of them", id="key"),
         pytest.param({"tlsConfig": {"caData": "!"}}, "tlsConfig.caData: want base64", id="base64"),

@@ -29,7 +29,6 @@ STRICTER = (
     "pluginConfig[0].name: required",
 )
 """What kube-scheduler accepts, or fails on only once it leads, and berth rejects (docs/configuration.md)."""
-WITHOUT_ARGUMENTS = {"DynamicResources"}
 
 
 def problems(text: str) -> tuple[str, ...]:
@@ -66,7 +65,7 @@ def test_every_stricter_rule_occurs_in_a_file_that_kube_scheduler_accepts(known)
 def test_default_plugins_have_the_order_and_weights_of_kube_scheduler():
     theirs = DEFAULTS["plugins"]["multiPoint"]["enabled"]
     mine = [(ref.name, ref.weight or 0) for ref in DEFAULT.multi_point.enabled or ()]
-    scoring = {ref["name"] for ref in theirs if ref["weight"]} - WITHOUT_ARGUMENTS
+    scoring = {ref["name"] for ref in theirs if ref["weight"]}
     assert [name for name, _ in mine] == [ref["name"] for ref in theirs]
     assert {name: weight for name, weight in mine if name in scoring} == {
         ref["name"]: ref["weight"] for ref in theirs if ref["name"] in scoring
@@ -81,6 +80,5 @@ def test_default_arguments_are_shown_as_kube_scheduler_writes_them():
     theirs = by_plugin(DEFAULTS["pluginConfig"])
     mine = by_plugin(profile["pluginConfig"])
     for name, args in theirs.items():
-        if name not in WITHOUT_ARGUMENTS:
-            assert mine[name] == {key: value for key, value in args.items() if value is not None}
-    assert mine.keys() == theirs.keys() - WITHOUT_ARGUMENTS
+        assert mine[name] == {key: value for key, value in args.items() if value is not None}
+    assert mine.keys() == theirs.keys()

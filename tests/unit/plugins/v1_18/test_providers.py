@@ -24,9 +24,10 @@ FLAGS = ["--algorithm-provider=ClusterAutoscalerProvider", "--algorithm-provider
 BESIDE = {
     "preEnqueue": ["SchedulingGates"],
     "preFilter": ["DynamicResources"],
+    "filter": ["DynamicResources"],
     "postFilter": ["DefaultPreemption"],
-    "reserve": ["VolumeBinding"],
-    "preBind": ["VolumeBinding"],
+    "reserve": ["VolumeBinding", "DynamicResources"],
+    "preBind": ["VolumeBinding", "DynamicResources"],
 }
 
 
@@ -183,7 +184,7 @@ def test_a_file_can_disable_and_enable_plugins_of_a_provider(written):
     )
     lists = running(read_configuration(path, provider="DefaultProvider"))
     expected = with_gates("DefaultProvider", SPREAD)
-    assert lists["filter"] == [name for name in expected["filter"] if name != "EBSLimits"]
+    assert lists["filter"] == [name for name in expected["filter"] if name != "EBSLimits"] + BESIDE["filter"]
     kept = [entry for entry in expected["score"] if entry[0] != "NodePreferAvoidPods"]
     assert lists["score"] == [*kept, ("NodeResourcesFit", 5)]
 

@@ -121,7 +121,7 @@ class ResourceClaimSpec(Trimmed, frozen=True, kw_only=True):
 
 
 class DeviceRequestAllocationResult(Trimmed, frozen=True, kw_only=True):
-    """A device given to a request; ``share_id`` tells the shares of one device apart."""
+    """A device given to a request; the shares of one device differ in ``share_id``."""
 
     request: str = ""
     driver: str = ""
@@ -295,7 +295,7 @@ class Device(Trimmed, frozen=True, kw_only=True):
 
 
 class ResourcePool(Trimmed, frozen=True, kw_only=True):
-    """The pool of a slice. A driver replaces a pool by slices of the next generation, of which it tells the number."""
+    """The pool of a slice. A driver replaces a pool by slices of the next generation; each has their number."""
 
     name: str = ""
     generation: int = 0

@@ -286,6 +286,7 @@ def with_effective_requests(pod: Pod) -> Pod:
         nominated_node_name=reported.nominated_node_name,
         start_time=reported.start_time,
         conditions=reported.conditions,
+        resource_claim_statuses=reported.resource_claim_statuses,
     )
     return Pod(metadata=pod.metadata, spec=spec, status=status, whole=pod.whole)
 

@@ -80,14 +80,14 @@ def _digest(value: object) -> str:
 
 
 def go_duration(duration: timedelta) -> str:
-    """The duration in Go's form: ``15s``, ``1m30s``, ``500ms``."""
+    """The duration in Go's form: ``15s``, ``10m0s``, ``500ms``."""
     milliseconds = round(duration.total_seconds() * 1000)
     if milliseconds % 1000:
         return f"{milliseconds}ms"
     minutes, seconds = divmod(milliseconds // 1000, 60)
     hours, minutes = divmod(minutes, 60)
-    parts = [(hours, "h"), (minutes, "m"), (seconds, "s")]
-    return "".join(f"{number}{unit}" for number, unit in parts if number) or "0s"
+    of_minutes = f"{minutes}m" if hours or minutes else ""
+    return f"{f'{hours}h' if hours else ''}{of_minutes}{seconds}s"
 
 
 def _profile(profile: ProfileConfiguration) -> dict[str, Any]:

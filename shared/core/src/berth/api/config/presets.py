@@ -122,9 +122,12 @@ FROM_SCRATCH: Final = Plugins(
             PluginRef(name="NodeReady"),
             PluginRef(name="NodeResourcesFit"),
             PluginRef(name="NodeAffinity"),
+            PluginRef(name="DynamicResources"),
         ]
     ),
     score=PluginSet(enabled=[PluginRef(name="FreeCapacity", weight=1)]),
+    reserve=PluginSet(enabled=[PluginRef(name="DynamicResources")]),
+    pre_bind=PluginSet(enabled=[PluginRef(name="DynamicResources")]),
     bind=PluginSet(enabled=[PluginRef(name="DefaultBinder")]),
 )
 
@@ -139,6 +142,8 @@ FROM_SCRATCH_MULTI_TENANT: Final = Plugins(
     queue_sort=FROM_SCRATCH.queue_sort,
     pre_filter=PluginSet(enabled=[PluginRef(name="TenantSpread"), *(FROM_SCRATCH.pre_filter.enabled or ())]),
     filter=FROM_SCRATCH.filter,
+    reserve=FROM_SCRATCH.reserve,
+    pre_bind=FROM_SCRATCH.pre_bind,
     score=PluginSet(
         enabled=[
             PluginRef(name="TenantSpread", weight=TENANTS_FIRST),

@@ -73,7 +73,7 @@ def is_reserved_for(claim: ResourceClaim, pod: Pod) -> bool:
     return any(each.uid == pod.uid for each in claim.status.reserved_for or ())
 
 
-class Binding(Enum):
+class BindingState(Enum):
     """The state of the binding conditions of a claim's devices."""
 
     DONE = "done"
@@ -81,7 +81,7 @@ class Binding(Enum):
     FAILED = "failed"
 
 
-def binding_of(claim: ResourceClaim, allocation: AllocationResult) -> tuple[Binding, str]:
+def binding_of(claim: ResourceClaim, allocation: AllocationResult) -> tuple[BindingState, str]:
     """The state, and the error if a device has failed."""
     is_pending = False
     for result in allocation.devices.results or ():
@@ -97,14 +97,14 @@ def binding_of(claim: ResourceClaim, allocation: AllocationResult) -> tuple[Bind
         for name in result.binding_failure_conditions or ():
             failure = conditions.get(name)
             if failure is not None and failure.status == "True":
-                return Binding.FAILED, (
+                return BindingState.FAILED, (
                     f"device binding failed: claim={claim.metadata.name}, reason={failure.reason}, "
                     f'message="{failure.message}"'
                 )
         is_pending = is_pending or not all(
             name in conditions and conditions[name].status == "True" for name in result.binding_conditions
         )
-    return (Binding.PENDING if is_pending else Binding.DONE), ""
+    return (BindingState.PENDING if is_pending else BindingState.DONE), ""
 
 
 def is_too_late(allocation: AllocationResult, now: float, timeout_seconds: float) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import ClassVar, Final
 
 import numpy as np
@@ -48,7 +49,7 @@ from berth.framework.interface import (
 from berth.framework.status import SKIP, SUCCESS, Code, CycleState, Diagnosis, StateKey, Status, Verdicts
 from berth.plugins.dynamicresources.answers import FITS, Allocator, NodeAnswers
 from berth.plugins.dynamicresources.claims import (
-    Binding,
+    BindingState,
     binding_of,
     check_requests,
     is_reserved_for,
@@ -77,10 +78,10 @@ DELETED: Final = "deletion of ResourceClaim completed"
 class DynamicResourcesArgs(Args, frozen=True, kw_only=True):
     """Waiting for devices."""
 
-    filter_timeout: str | None = None
+    filter_timeout: timedelta = timedelta(seconds=10)
     """Has no effect: the search on a node ends after a fixed number of steps, the same in every process."""
-    binding_timeout_seconds: float = 600.0
-    """Wait of a pod on its node for its devices to be bound, 1 or more. Ten minutes, as in kube-scheduler."""
+    binding_timeout: timedelta = timedelta(minutes=10)
+    """Wait of a pod on its node for its devices to be bound, at least a second. Ten minutes, as in kube-scheduler."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +162,7 @@ class DynamicResources(
     depends_on_pods = False
 
     def __init__(self, args: DynamicResourcesArgs) -> None:
-        self.wait_seconds = args.binding_timeout_seconds
+        self.wait_seconds = args.binding_timeout.total_seconds()
 
     def held(self, pod: Pod, snapshot: Snapshot) -> Status:
         """PreEnqueue: why the pod waits for one of its claims."""
@@ -327,11 +328,11 @@ class DynamicResources(
                 waits = True
                 continue
             binding, error = binding_of(claim, allocation)
-            if binding is Binding.FAILED:
+            if binding is BindingState.FAILED:
                 return Status.error(error)
-            if binding is Binding.PENDING and is_too_late(allocation, snapshot.live.now, self.wait_seconds):
+            if binding is BindingState.PENDING and is_too_late(allocation, snapshot.live.now, self.wait_seconds):
                 return Status.error(f"device binding timeout: claim={claim.metadata.name}")
-            waits = waits or binding is Binding.PENDING
+            waits = waits or binding is BindingState.PENDING
         return Status(Code.WAIT) if waits else SUCCESS
 
     def events(self) -> Sequence[EventHint]:
@@ -388,8 +389,8 @@ class DynamicResources(
         now = nodes.snapshot.live.now
         for claim, allocation, terms in claims.allocated:
             binding, _ = binding_of(claim, allocation)
-            if binding is Binding.FAILED or (
-                binding is Binding.PENDING and is_too_late(allocation, now, self.wait_seconds)
+            if binding is BindingState.FAILED or (
+                binding is BindingState.PENDING and is_too_late(allocation, now, self.wait_seconds)
             ):
                 mask: Mask = np.ones(len(nodes), dtype=np.bool_)
             elif terms is None:
@@ -494,8 +495,12 @@ EVENTS: Final[Sequence[EventHint]] = (
 
 
 def validate(args: DynamicResourcesArgs, path: str) -> list[str]:
-    seconds = args.binding_timeout_seconds
-    return [] if seconds >= 1 else [f"{path}.bindingTimeout: want 1s or more, got {seconds}s"]
+    problems = []
+    if args.filter_timeout < timedelta(0):
+        problems.append(f"{path}.filterTimeout: want 0s or more, got {args.filter_timeout.total_seconds()}s")
+    if args.binding_timeout < timedelta(seconds=1):
+        problems.append(f"{path}.bindingTimeout: want 1s or more, got {args.binding_timeout.total_seconds()}s")
+    return problems
 
 
 FACTORY: Final = PluginFactory(

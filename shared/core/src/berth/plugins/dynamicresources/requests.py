@@ -76,7 +76,7 @@ def _tolerates(toleration: DeviceToleration, taint: DeviceTaint) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Constraint:
+class AttributeConstraint:
     """``distinct``: each device has its own value of the attribute; otherwise all have the same."""
 
     attribute: str
@@ -107,7 +107,7 @@ class Plan:
     specs: tuple[ResourceClaim, ...]
     steps: tuple[tuple[Step, ...], ...]
     requests: tuple[Request, ...]
-    constraints: tuple[Constraint, ...]
+    constraints: tuple[AttributeConstraint, ...]
     constraint_errors: tuple[str, ...]
     expressions: tuple[Answers, ...]
 
@@ -135,7 +135,7 @@ def compile_plan(
 class _Compiler:
     def __init__(self, class_of: Callable[[str], DeviceClass | None]) -> None:
         self.requests: list[Request] = []
-        self.constraints: list[Constraint] = []
+        self.constraints: list[AttributeConstraint] = []
         self.constraint_errors: list[str] = []
         self.expressions: dict[str, int] = {}  # the place of each
         self._class_of = class_of
@@ -155,7 +155,7 @@ class _Compiler:
         error = ""
         for n, each in enumerate(constraints):
             attribute = each.match_attribute or each.distinct_attribute or ""
-            self.constraints.append(Constraint(attribute, each.match_attribute is None))
+            self.constraints.append(AttributeConstraint(attribute, each.match_attribute is None))
             if not attribute and not error:
                 problem = "empty constraint (unsupported constraint type?)"
                 error = f"claim {CLAIM.format(claim)}, constraint #{n}: {problem}"

@@ -15,7 +15,7 @@ from berth.cluster.devices.pools import DevicePools, PooledDevice
 
 # Expressions whose answers are kept; each has a byte per device of the cluster.
 _MOST_EXPRESSIONS: Final = 512
-# Answers of an expression about devices that it can tell apart.
+# Answers of an expression about devices that are not alike to it.
 _MOST_ALIKE: Final = 16_384
 _UNKNOWN, _NO, _YES, _FAILED = range(4)
 
