@@ -51,6 +51,7 @@ Plug = TypeVar("Plug", bound=Plugin)
 _MAX_BYTES: Final = 64 * 1024 * 1024
 
 _MIN_CLASSES: Final = 4
+_EXTENDED_RESOURCES: Final = int(Trait.EXTENDED_RESOURCES)
 # Bytes of the specs of all classes, as JSON: 8,000 ordinary ones. On few nodes the columns of a class are small, but
 # its spec may have 64 KiB.
 _MAX_SPEC_BYTES: Final = 16 * 1024 * 1024
@@ -103,7 +104,7 @@ class EquivalenceCache:
         pod_class = self.snapshot.class_of(pod)
         traits = pod_class.traits | self.snapshot.traits_of_nodes
         results = self._classes.get(pod_class)
-        classes = self.snapshot.version_of_classes if traits & Trait.EXTENDED_RESOURCES else 0
+        classes = self.snapshot.version_of_classes if traits & _EXTENDED_RESOURCES else 0
         if results is not None and (results.traits, results.device_classes) != (traits, classes):
             # Other plugins are left out now, or other classes serve the pod's extended resources.
             del self._classes[pod_class]

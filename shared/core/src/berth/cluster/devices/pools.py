@@ -8,8 +8,8 @@ binding conditions come last.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 from fractions import Fraction
 from itertools import chain
@@ -121,14 +121,18 @@ class PoolState(Enum):
     INVALID = "invalid"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class NodePool:
-    """A pool as one node sees it. ``devices``: of the slices for the node; empty if it is not usable."""
+    """A pool as one node sees it. ``devices``: of the slices for the node; empty if it is not usable.
+
+    ``is_shared``: one object for all nodes that see the same slices.
+    """
 
     key: PoolKey
     state: PoolState
     devices: tuple[PooledDevice, ...] = ()
     binds: bool = False  # some device has binding conditions
+    is_shared: bool = False
 
     @property
     def text(self) -> str:
@@ -143,17 +147,31 @@ class _Pool:
         # Of the newest generation, computed on first use.
         self.counters: Counters | None = None
         self.by_name: dict[str, PooledDevice] | None = None
+        # By the slices that a node sees; unused for pools of single nodes.
+        self.views: dict[tuple[PooledSlice, ...], NodePool | None] = {}
+        self.nodes: frozenset[str] | None = frozenset()
 
-    @property
-    def nodes(self) -> frozenset[str] | None:
-        """The only nodes with its devices; None if slices are not for one node each."""
+    def update(self) -> None:
+        """Forget what was computed, after a change of the slices."""
+        self.counters = self.by_name = None
+        self.views.clear()
         names = {each.node for each in self.slices.values()}
-        return None if None in names else frozenset(name for name in names if name)
+        # The only nodes with its devices; None if slices are not for one node each.
+        self.nodes = None if None in names else frozenset(name for name in names if name)
 
     def seen_from(self, node: Node | None, key: PoolKey) -> NodePool | None:
-        relevant = [each for each in self.slices.values() if each.is_for(node)]
+        relevant = tuple([each for each in self.slices.values() if each.is_for(node)])
         if not relevant:
             return None
+        if self.nodes is not None:
+            return self._view(relevant, key)
+        if relevant not in self.views:
+            view = self._view(relevant, key)
+            self.views[relevant] = None if view is None else replace(view, is_shared=True)
+        return self.views[relevant]
+
+    def _view(self, slices: tuple[PooledSlice, ...], key: PoolKey) -> NodePool | None:
+        relevant: Sequence[PooledSlice] = slices
         newest = max(each.generation for each in relevant)
         relevant = sorted((each for each in relevant if each.generation == newest), key=lambda each: each.name)
         every = relevant
@@ -322,7 +340,7 @@ class DevicePools:
 
     def _refresh(self, key: PoolKey, pool: _Pool) -> frozenset[str] | None:
         # Sort the pool in after a change of its slices. Returns the nodes that see the change.
-        pool.counters = pool.by_name = None
+        pool.update()
         if not pool.slices:
             del self._pools[key]
         nodes = pool.nodes
@@ -334,7 +352,11 @@ class DevicePools:
         now = pool.seen_from(None, key) if nodes is not None else None
         if now is not None and now.state is not PoolState.USABLE:
             self._troubled[key] = now
-        return nodes if before == self._troubled.get(key) else None
+        return nodes if _state(before) is _state(self._troubled.get(key)) else None
+
+
+def _state(pool: NodePool | None) -> PoolState:
+    return PoolState.USABLE if pool is None else pool.state
 
 
 def _part_of(resource_slice: ResourceSlice, number: int) -> PooledSlice:

@@ -62,8 +62,13 @@ class NodeAnswers:
         unknown = rows[self.codes[rows] == _UNKNOWN]
         if len(unknown):
             free = Free(self._pools, self._ledger)
+            outcomes: dict[Candidates, Outcome] = {}  # nodes may have the same candidates
             for row in unknown.tolist():
-                self._solve(row, free)
+                candidates = self._candidates.get(row) or self._find_candidates(row)
+                outcome = outcomes.get(candidates)
+                if outcome is None:
+                    outcome = outcomes[candidates] = self._outcome(candidates, free)
+                self._note(row, outcome)
 
     def solution(self, row: int) -> tuple[Solution, Candidates] | None:
         """The solution for the node of a row that fits, after ``find``."""
@@ -79,7 +84,8 @@ class NodeAnswers:
         changed = snapshot.changed_since(known[0]) if known[0] >= 0 else None
         slices = self._pools.changes.since(known[1]) if known[1] >= 0 else None
         devices = self._ledger.changes.since(known[2]) if known[2] >= 0 else None
-        if changed is None or slices is None or devices is None or len(self.codes) != snapshot.columns.capacity:
+        is_full = len(self.codes) != snapshot.columns.capacity or len(self.statuses) > _MOST_ALIKE
+        if changed is None or slices is None or devices is None or is_full:
             self._clear()
             return
         rows = set(changed.nodes)
@@ -119,14 +125,14 @@ class NodeAnswers:
         self._seen_pools.clear()
         self._traits = Traits(self.plan)
 
-    def _solve(self, row: int, free: Free) -> None:
-        candidates = self._candidates.get(row)
-        if candidates is None:
-            node = self._snapshot.node_at(row)
-            candidates = NO_CANDIDATES if node is None else candidates_of(node, self._pools, self._traits)
-            self._candidates[row] = candidates
-            self._seen_pools.update({device.part.pool for device in candidates.devices})
-        outcome = self._outcome(candidates, free)
+    def _find_candidates(self, row: int) -> Candidates:
+        node = self._snapshot.node_at(row)
+        candidates = NO_CANDIDATES if node is None else candidates_of(node, self._pools, self._traits)
+        self._candidates[row] = candidates
+        self._seen_pools.update({device.part.pool for device in candidates.devices})
+        return candidates
+
+    def _note(self, row: int, outcome: Outcome) -> None:
         if isinstance(outcome, Solution):
             self._solutions[row] = outcome
             self.codes[row] = FITS
@@ -149,7 +155,8 @@ class NodeAnswers:
         if not candidates.is_simple:
             return _run(Search(self.plan, candidates, free, busy))
         trouble = candidates.trouble if self._takes_all else None
-        key = (candidates.traits, busy, trouble, candidates.has_invalid)
+        # A pool in trouble is named in the rejection.
+        key = (candidates.traits, busy, trouble and (trouble.key, trouble.state), candidates.has_invalid)
         known = self._alike.get(key)
         if known is None:
             if len(self._alike) > _MOST_ALIKE:

@@ -5,9 +5,10 @@ The capacity that a request consumes of a shareable device follows KEP 5075.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from itertools import chain
+from typing import Final, TypeVar
 
 from berth.api.devices import CapacityRange, CapacityRequestPolicy, Device, DeviceCapacity
 from berth.api.node import Node
@@ -15,7 +16,9 @@ from berth.api.resources import exact_or_zero
 from berth.cluster.devices.pools import Amount, DevicePools, NodePool, PooledDevice, PoolState
 from berth.plugins.dynamicresources.requests import Plan, Request
 
-_MOST_TRAITS: Final = 100_000  # distinct traits that a plan keeps
+K = TypeVar("K")
+V = TypeVar("V")
+_MOST_TRAITS: Final = 100_000  # distinct traits, or lists of them, that a plan keeps
 
 
 class Trait:
@@ -46,6 +49,8 @@ class Traits:
         self._plan = plan
         self._known: dict[tuple[object, ...], Trait] = {}
         self._lists: dict[tuple[Trait, ...], tuple[Trait, ...]] = {}
+        self._of_views: dict[NodePool, tuple[tuple[PooledDevice, ...], tuple[Trait, ...]]] = {}
+        self._of_nodes: dict[tuple[NodePool, ...], Candidates] = {}
         self._ask = [each.of for each in plan.expressions]
         self._reads_capacity = any(each.capacity for each in plan.requests)
 
@@ -69,6 +74,42 @@ class Traits:
         if len(self._lists) > _MOST_TRAITS:
             self._lists.clear()
         return self._lists.setdefault(traits, traits)
+
+    def of_view(self, view: NodePool, node: Node) -> tuple[tuple[PooledDevice, ...], tuple[Trait, ...]]:
+        """The candidates of a pool. Of a pool that many nodes see they are found once."""
+        known = self._of_views.get(view)
+        if known is None:
+            known = self._found(view, node)
+            if _is_same_everywhere(view):
+                self._keep(self._of_views, view, known)
+        return known
+
+    def of_nodes(self, views: tuple[NodePool, ...], make: Callable[[], Candidates]) -> Candidates:
+        """The same candidates for all nodes that see these pools, so that they are searched once."""
+        known = self._of_nodes.get(views)
+        if known is None:
+            known = make()
+            if all(map(_is_same_everywhere, views)):
+                self._keep(self._of_nodes, views, known)
+        return known
+
+    @staticmethod
+    def _keep(table: dict[K, V], key: K, value: V) -> None:
+        if len(table) > _MOST_TRAITS:
+            table.clear()
+        table[key] = value
+
+    def _found(self, view: NodePool, node: Node) -> tuple[tuple[PooledDevice, ...], tuple[Trait, ...]]:
+        every = tuple(map(self.of, view.devices))
+        if any(device.part.per_device for device in view.devices):
+            every = tuple(
+                trait if device.is_for(node) else _elsewhere(trait)
+                for device, trait in zip(view.devices, every, strict=True)
+            )
+        if all(trait.matters for trait in every):
+            return view.devices, self.shared(every)
+        found = [(device, trait) for device, trait in zip(view.devices, every, strict=True) if trait.matters]
+        return tuple(device for device, _ in found), self.shared(tuple(trait for _, trait in found))
 
     def _made(self, device: PooledDevice, answers: tuple[bool | str, ...], values: tuple[object, ...]) -> Trait:
         trait = Trait(values)
@@ -116,30 +157,21 @@ NO_CANDIDATES: Final = Candidates((), (), True, None, False)
 
 def candidates_of(node: Node, pools: DevicePools, traits: Traits) -> Candidates:
     """Find the node's candidates."""
-    views = pools.seen_from(node)
+    views = tuple(pools.seen_from(node))
     if not views:
         return NO_CANDIDATES
-    if len(views) == 1 and not any(device.part.per_device for device in views[0].devices):
-        view = views[0]
-        every = tuple(map(traits.of, view.devices))
-        if all(trait.matters for trait in every):
-            return Candidates(
-                view.devices, traits.shared(every), _are_simple(view.devices), _trouble(views), _has_invalid(views)
-            )
-    devices: list[PooledDevice] = []
-    found: list[Trait] = []
-    for view in views:
-        for device in view.devices:
-            trait = traits.of(device)
-            if not trait.matters:
-                continue
-            if not device.is_for(node):
-                trait = _elsewhere(trait)
-                if not trait.matters:
-                    continue
-            devices.append(device)
-            found.append(trait)
-    return Candidates(tuple(devices), tuple(found), _are_simple(devices), _trouble(views), _has_invalid(views))
+
+    def make() -> Candidates:
+        found = [traits.of_view(view, node) for view in views]
+        devices = found[0][0] if len(found) == 1 else tuple(chain.from_iterable(devices for devices, _ in found))
+        of_devices = found[0][1] if len(found) == 1 else tuple(chain.from_iterable(each for _, each in found))
+        return Candidates(devices, of_devices, _are_simple(devices), _trouble(views), _has_invalid(views))
+
+    return traits.of_nodes(views, make)
+
+
+def _is_same_everywhere(view: NodePool) -> bool:
+    return view.is_shared and not any(device.part.per_device for device in view.devices)
 
 
 def _are_simple(devices: Sequence[PooledDevice]) -> bool:
