@@ -15,6 +15,7 @@ import msgspec
 from berth.api.config.load import default_configuration
 from berth.api.config.presets import DEFAULT
 from berth.api.devices import AllocationResult, ClaimConsumer, DeviceClass, ResourceClaim, ResourceSlice
+from berth.api.meta import ObjectMeta
 from berth.api.node import Node
 from berth.api.pod import Pod
 from berth.api.resources import exact
@@ -166,11 +167,13 @@ class DeviceWorld:
 
 
 def _key(thing: Any) -> str:
-    return thing.metadata.uid if thing.metadata.namespace else thing.metadata.name
+    metadata: ObjectMeta = thing.metadata
+    return metadata.uid if metadata.namespace else metadata.name
 
 
 def _results(allocation: Json) -> list[Json]:
-    return allocation.get("devices", {}).get("results", [])
+    results: list[Json] = allocation.get("devices", {}).get("results", [])
+    return results
 
 
 @dataclass
@@ -298,9 +301,9 @@ def _differences_of_nodes(step: Json, decided: Decided) -> Iterator[tuple[str, A
         yield "feasible", step["feasible"], decided.feasible
     elif "totals" in step and step["totals"] != decided.totals:
         yield "totals", step["totals"], decided.totals
-    expected = [until_preemption(each["message"]) for each in step.get("earlier", ())]
-    if expected != [until_preemption(each) for each in decided.earlier]:
-        yield "earlier", expected, decided.earlier
+    earlier = [until_preemption(each["message"]) for each in step.get("earlier", ())]
+    if earlier != [until_preemption(each) for each in decided.earlier]:
+        yield "earlier", earlier, decided.earlier
 
 
 def played(case: Json) -> Iterator[tuple[int, Json, Decided, list[tuple[str, Any, Any]]]]:

@@ -1,0 +1,162 @@
+"""Device pools as nodes see them, the ledger's counts, and classes of extended resources."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from berth.api.devices import AllocationResult, DeviceClass, ResourceClaim, ResourceSlice
+from berth.api.node import Node
+from berth.api.resources import exact, quantity_text
+from berth.cluster.devices.extended import ExtendedResources
+from berth.cluster.devices.ledger import DeviceLedger
+from berth.cluster.devices.pools import DevicePools, PoolState
+from berth.cluster.snapshot import Snapshot
+
+Json = dict[str, Any]
+
+
+def slice_named(name: str, *devices: str, pool: str = "p", generation: int = 1, count: int = 1, **spec: Any) -> Json:
+    where = spec or {"nodeName": "n"}
+    pools = {"name": pool, "generation": generation, "resourceSliceCount": count}
+    body = {"driver": "d", "pool": pools, "devices": [{"name": each} for each in devices], **where}
+    return {"metadata": {"name": name}, "spec": body}
+
+
+def seen(slices: list[Json], node: str = "n", **labels: str) -> list[tuple[str, PoolState, list[str]]]:
+    snapshot = Snapshot()
+    pools = DevicePools.of(snapshot)
+    for each in msgspec.convert(slices, list[ResourceSlice]):
+        snapshot.objects(ResourceSlice).set(each.metadata.name, each)
+    views = pools.seen_from(msgspec.convert({"metadata": {"name": node, "labels": labels}}, Node))
+    return [(view.key[1], view.state, [each.device.name for each in view.devices]) for view in views]
+
+
+USABLE, INCOMPLETE, INVALID = PoolState.USABLE, PoolState.INCOMPLETE, PoolState.INVALID
+ZONE_A = {
+    "nodeSelector": {"nodeSelectorTerms": [{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}]}
+}
+
+
+@pytest.mark.parametrize(
+    ("slices", "expected"),
+    [
+        pytest.param(
+            [slice_named("b", "x"), slice_named("a", "y", pool="o")],
+            [("o", USABLE, ["y"]), ("p", USABLE, ["x"])],
+            id="by pool",
+        ),
+        pytest.param(
+            [slice_named("b", "x", count=2), slice_named("a", "y", count=2)],
+            [("p", USABLE, ["y", "x"])],
+            id="by name of the slice",
+        ),
+        pytest.param(
+            [slice_named("a", "x"), slice_named("b", "y", generation=2)], [("p", USABLE, ["y"])], id="newest generation"
+        ),
+        pytest.param([slice_named("a", "x", count=2)], [("p", INCOMPLETE, [])], id="a slice is missing"),
+        pytest.param(
+            [slice_named("a", "x", count=2), slice_named("b", "y", count=2, nodeName="m")],
+            [("p", USABLE, ["x"])],
+            id="a slice of another node",
+        ),
+        pytest.param(
+            [
+                slice_named("a", "x"),
+                slice_named("b", "y", generation=2, count=2, nodeName="m"),
+            ],
+            [("p", USABLE, ["x"])],
+            id="complete, though newer elsewhere",
+        ),
+        pytest.param(
+            [slice_named("a", "x", count=2), slice_named("b", "y", generation=2, nodeName="m")], [], id="being replaced"
+        ),
+        pytest.param(
+            [slice_named("a", "x", count=2), slice_named("b", "x", count=2)], [("p", INVALID, [])], id="a name twice"
+        ),
+        pytest.param([slice_named("a", "x", **ZONE_A)], [("p", USABLE, ["x"])], id="by labels"),
+        pytest.param([slice_named("a", "x", allNodes=True)], [("p", USABLE, ["x"])], id="all nodes"),
+        pytest.param([slice_named("a", "x", nodeName="m")], [], id="another node"),
+    ],
+)
+def test_a_node_sees_the_pools_in_order_and_with_their_state(slices, expected):
+    assert seen(slices, zone="a") == expected
+
+
+def test_changes_name_the_nodes_that_they_concern():
+    snapshot = Snapshot()
+    pools, slices = DevicePools.of(snapshot), snapshot.objects(ResourceSlice)
+    for each in (slice_named("a", "x"), slice_named("b", "y", pool="o", allNodes=True)):
+        slices.set(each["metadata"]["name"], msgspec.convert(each, ResourceSlice))
+    slices.remove("a")
+    assert pools.changes.since(0) == [frozenset({"n"}), None, frozenset({"n"})]
+
+
+def test_slices_above_the_apis_limits_are_left_out():
+    assert seen([slice_named("a", *(f"d{i}" for i in range(129)))]) == []
+
+
+def claim_with(*devices: str, name: str = "c", **result: Any) -> ResourceClaim:
+    results = [{"request": "r", "driver": "d", "pool": "p", "device": each, **result} for each in devices]
+    body = {"metadata": {"name": name, "uid": name, "namespace": "x"}}
+    return msgspec.convert(body | {"status": {"allocation": {"devices": {"results": results}}}}, ResourceClaim)
+
+
+def ledger_with(*claims: ResourceClaim) -> tuple[DeviceLedger, Snapshot]:
+    snapshot = Snapshot()
+    ledger = DeviceLedger.of(snapshot)
+    for claim in claims:
+        snapshot.objects(ResourceClaim).set(claim.metadata.uid, claim)
+    return ledger, snapshot
+
+
+def test_a_claim_counts_once_and_until_it_goes():
+    ledger, snapshot = ledger_with(claim_with("x"), claim_with("x", name="other"))
+    assert (ledger.owners_of("d/p/x"), [*ledger.in_use(("d", "p"))]) == (("c", "other"), ["x"])
+    snapshot.objects(ResourceClaim).remove("c")
+    snapshot.objects(ResourceClaim).remove("other")
+    assert (ledger.is_owned("d/p/x"), [*ledger.in_use(("d", "p"))]) == (False, [])
+
+
+def test_shares_add_up():
+    shares = [
+        claim_with("x", name=name, shareID=name, consumedCapacity={"memory": amount})
+        for name, amount in (("a", "1Gi"), ("b", "512Mi"))
+    ]
+    ledger, snapshot = ledger_with(*shares)
+    assert ledger.consumed("d/p/x") == {"memory": 3 << 29}
+    snapshot.objects(ResourceClaim).remove("a")
+    assert (ledger.sharers_of("d/p/x"), ledger.consumed("d/p/x")) == (("b",), {"memory": 1 << 29})
+
+
+def test_devices_given_to_administrators_are_free():
+    assert not ledger_with(claim_with("x", adminAccess=True))[0].is_owned("d/p/x")
+
+
+def test_a_status_replaces_an_assumption():
+    ledger, snapshot = ledger_with()
+    ledger.assume("c", claim_with("y").status.allocation or AllocationResult())
+    assert ledger.owners_of("d/p/y") == ("c",)
+    snapshot.objects(ResourceClaim).set("c", claim_with("x"))
+    assert (ledger.owners_of("d/p/x"), ledger.owners_of("d/p/y"), ledger.is_assumed("c")) == (("c",), (), False)
+
+
+def class_named(name: str, made: str, resource: str) -> DeviceClass:
+    metadata = {"name": name, "creationTimestamp": f"2026-01-01T00:00:{made}Z"}
+    return msgspec.convert({"metadata": metadata, "spec": {"extendedResourceName": resource}}, DeviceClass)
+
+
+def test_the_newest_class_serves_a_resource_then_the_lower_name():
+    snapshot = Snapshot()
+    table = ExtendedResources.of(snapshot)
+    for name, made in (("b", "02"), ("c", "02"), ("a", "01")):
+        snapshot.objects(DeviceClass).set(name, class_named(name, made, "example.com/gpu"))
+    found = [table.class_of(each) for each in ("example.com/gpu", "deviceclass.resource.kubernetes.io/a", "x.com/y")]
+    assert [each and each.metadata.name for each in found] == ["b", "a", None]
+
+
+@pytest.mark.parametrize("text", ["0", "3Gi", "1500m", "400", "100u", "1Mi", "12345678901234567890"])
+def test_amounts_are_written_as_quantities(text):
+    assert quantity_text(exact(text)) == text
