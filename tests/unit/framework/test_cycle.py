@@ -528,7 +528,7 @@ PLACE = re.compile(r" \(test_cycle\.py:\d+\)$")
         ),
         pytest.param(
             broken("filter", Status.error("no answer"), FilterPlugin),
-            'running Filter plugin "Broken": no answer',
+            'running "Broken" filter plugin: no answer',
             id="ERROR",
         ),
         pytest.param(

@@ -43,6 +43,7 @@ def test_without_a_file_there_is_one_profile_of_the_default_plugins():
         "VolumeZone",
         "PodTopologySpread",
         "InterPodAffinity",
+        "DynamicResources",
         "NodeDeclaredFeatures",
     ]
     assert profile.weights == {
@@ -51,6 +52,7 @@ def test_without_a_file_there_is_one_profile_of_the_default_plugins():
         "NodeResourcesFit": 1,
         "PodTopologySpread": 2,
         "InterPodAffinity": 2,
+        "DynamicResources": 2,
         "NodeResourcesBalancedAllocation": 1,
         "ImageLocality": 1,
     }

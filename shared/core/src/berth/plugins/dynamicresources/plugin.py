@@ -170,10 +170,15 @@ class DynamicResources(
         return found if isinstance(found, Status) else SUCCESS
 
     def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
-        found = self._claims(state, pod, snapshot)
+        if not _concerns(pod, snapshot):
+            return PRE_FILTER_SKIPPED
+        found = self._make_claims(pod, snapshot)
         if isinstance(found, Status):
             return PreFilterResult(found)
-        return PreFilterResult() if found.claims or found.extended else PRE_FILTER_SKIPPED
+        if not found.claims and not found.extended:
+            return PRE_FILTER_SKIPPED
+        state.write(CLAIMS, found)
+        return PreFilterResult()
 
     def filter(self, state: CycleState, pod: Pod, node: NodeInfo) -> Status:
         verdicts = self.filter_all(state, pod, Nodes(node.snapshot, np.array([node.row], dtype=np.intp)))
@@ -338,12 +343,6 @@ class DynamicResources(
     def events(self) -> Sequence[EventHint]:
         return EVENTS
 
-    def _claims(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PodClaims | Status:
-        found = self._make_claims(pod, snapshot)
-        if isinstance(found, PodClaims) and (found.claims or found.extended):
-            state.write(CLAIMS, found)
-        return found
-
     def _make_claims(self, pod: Pod, snapshot: Snapshot) -> PodClaims | Status:
         resolved = resolved_claims(pod, snapshot)
         if isinstance(resolved, Status):
@@ -466,7 +465,7 @@ def _name_of(claim: ResourceClaim) -> ClaimName:
 
 
 def _concerns(pod: Pod, snapshot: Snapshot) -> bool:
-    """Whether kube-scheduler's sentence about claims means anything for the pod."""
+    """Whether the pod has claims, or asks for extended resources in a cluster with DeviceClasses."""
     if pod.spec.resource_claims:
         return True
     extended = snapshot.class_of(pod).traits & Trait.EXTENDED_RESOURCES
