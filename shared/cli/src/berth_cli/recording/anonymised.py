@@ -221,6 +221,8 @@ _KEPT_SETTINGS: Final = frozenset(
         "renewDeadline",
         "retryPeriod",
         "httpTimeout",
+        "bindingTimeout",
+        "filterTimeout",
         "range",
         "maximumAge",
         "devices",
