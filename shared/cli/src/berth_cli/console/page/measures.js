@@ -26,6 +26,18 @@ export class Measures {
     return this.kinds[this.by].ratio(node);
   }
 
+  /** A node in a few lines, below its name: what its colour means first. */
+  says(node, most) {
+    const ratio = this.ratio(node);
+    const state = node.flags & 2 ? "not ready" : node.flags & 1 ? "cordoned" : "";
+    const share = ratio === null ? "" : percent(ratio);
+    const joined = (...parts) => parts.filter(Boolean).join(", ");
+    if (most <= 2) return [joined(share, state), this.kinds[this.by].text(node)].filter(Boolean).slice(0, most);
+    const { [this.by]: chosen, ...others } = this.kinds;
+    return [state, `${chosen.label}: ${joined(share, chosen.text(node))}`,
+      ...Object.values(others).map(({ label, text }) => `${label}: ${text(node)}`)].filter(Boolean).slice(0, most);
+  }
+
   /** Looks for the busiest node, which is the scale where no capacity is known. Returns whether it is another. */
   scale(nodes) {
     let most = 1;
