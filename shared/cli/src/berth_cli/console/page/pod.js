@@ -225,6 +225,7 @@ const colours = new Map();
 
 /** The same for a plugin wherever it is shown on the page, so that two rankings can be compared. */
 function colourOf(plugin) {
+  if (plugin === NO_SCORES) return OUTCOMES.gone;
   if (!colours.has(plugin)) colours.set(plugin, KINDS[colours.size % KINDS.length]);
   return colours.get(plugin);
 }
@@ -246,11 +247,11 @@ function pointsOf({ scores, total, estimate }) {
   return points;
 }
 
-/** What separates candidates from the best one, by plugin, the largest differences first, and what is equal on all. */
+/** What separates candidates from the best one with known points, by plugin, the largest differences first, and what is equal on all. */
 function compared(shown) {
-  const [best] = shown;
   const points = new Map(shown.map((each) => [each, pointsOf(each)]));
   const scored = shown.filter((each) => points.get(each).size);
+  const [best] = scored.length ? scored : shown;
   const plugins = [...new Set(scored.flatMap((each) => [...points.get(each).keys()]))].sort();
   const of = (each, plugin) => points.get(each).get(plugin) ?? 0;
   const differs = (plugin) => scored.some((each) => of(each, plugin) !== of(best, plugin));
@@ -259,7 +260,7 @@ function compared(shown) {
   const parts = new Map(shown.map((each) => [each, scored.includes(each) || each === best
     ? different.map((plugin) => [plugin, of(each, plugin) - of(best, plugin)]).filter(([, part]) => part)
     : [[NO_SCORES, each.estimate - best.estimate]]]));
-  return { different, parts, equal: plugins.filter((plugin) => !differs(plugin)).map((plugin) => [plugin, of(best, plugin)]).sort((a, b) => b[1] - a[1]) };
+  return { best, different, parts, equal: plugins.filter((plugin) => !differs(plugin)).map((plugin) => [plugin, of(best, plugin)]).sort((a, b) => b[1] - a[1]) };
 }
 
 const tenths = (number) => Math.round(number * 10) / 10;
@@ -296,15 +297,15 @@ export function drawCandidates(place, found, title) {
   const shown = order.slice(0, SHOWN_NODES);
   if (found.node && !shown.some((each) => each.node === found.node)) shown.push(...all.filter((each) => each.node === found.node));
   const points = (score) => (score.weight && score.score !== null ? `${score.score} x ${score.weight}` : `${score.points}`);
-  const { different, parts, equal } = compared(shown);
+  const { best, different, parts, equal } = compared(shown);
   const sum = (each, sign) => parts.get(each).reduce((total, [, part]) => total + Math.max(0, sign * part), 0);
   const [below, above] = [-1, 1].map((sign) => Math.max(...shown.map((each) => sum(each, sign))));
-  const rows = shown.map((each, at) => {
+  const rows = shown.map((each) => {
     const badges = roles.get(each) || [];
     const arrivals = each.newcomers ? `${each.total} points, less ${each.newcomers} newcomers at ${each.loss} points each` : null;
     return el("li", { class: badges.includes("chosen") ? "chosen" : "" }, el("span", { class: "name" }, nodeLink(each.node), badges.map((badge) => el("em", {}, badge))),
       differenceBar(parts.get(each), below, above),
-      el("span", { class: "number apart" }, at ? signed(each.estimate - shown[0].estimate) : ""), el("span", { class: "number", title: arrivals }, tenths(each.estimate)));
+      el("span", { class: "number apart" }, each === best ? "" : signed(each.estimate - best.estimate)), el("span", { class: "number", title: arrivals }, tenths(each.estimate)));
   });
   const legend = el("ul", { class: "keys" }, [...different, ...([...parts.values()].flat().some(([plugin]) => plugin === NO_SCORES) ? [NO_SCORES] : [])].map((plugin) => {
     const dot = el("i", { class: "dot" });
@@ -319,8 +320,8 @@ export function drawCandidates(place, found, title) {
     el("p", { class: "muted" }, Object.entries(MEANS).map(([name, means]) => `${name}: ${means}.`).join(" ")));
   const details = shown.flatMap((each) => Object.entries(each.details || {}).map(([plugin, explanation]) => el("li", {}, el("b", {}, each.node), ` ${plugin}: ${explanation}`)));
   return fill(place, el("h2", {}, `${title} `, el("span", { class: "muted" }, `${count(found.feasible)} of ${count(found.evaluated)}, the best first`)),
-    shown.length < 2 ? null : different.length || shown.some((each) => each.estimate !== shown[0].estimate)
-      ? [el("p", { class: "muted" }, "Points apart from the best node: fewer to the left of the line, more to the right."), legend]
+    shown.length < 2 ? null : different.length || shown.some((each) => each.estimate !== best.estimate)
+      ? [el("p", { class: "muted" }, `Points apart from ${best === shown[0] ? "the best node" : `${best.node}, the best whose plugins' points were kept`}: fewer to the left of the line, more to the right.`), legend]
       : el("p", { class: "muted" }, "These nodes have the same points of every plugin."),
     el("ol", { class: "candidates" }, rows),
     equal.length ? el("p", { class: "equal" }, shown.length > 1 ? "Equal on all: " : "Points: ", equal.map(([plugin, same]) => el("span", {}, words(plugin), ` ${tenths(same)}`))) : null,
@@ -338,6 +339,6 @@ export function drawRejections(place, rejections, nodes) {
     bar.style.width = `${(one.nodes / whole) * 100}%`;
     const examples = (one.examples || []).slice(0, 5).flatMap((name, at) => [at ? ", " : "", nodeLink(name)]);
     return el("li", {}, el("span", { class: "name" }, el("b", {}, words(one.plugin)), ` ${one.reason}`), el("span", { class: "bar" }, bar),
-      el("span", { class: "number" }, `${count(one.nodes)} nodes`), el("span", { class: "muted examples" }, "such as ", examples));
+      el("span", { class: "number" }, `${count(one.nodes)} ${one.nodes === 1 ? "node" : "nodes"}`), el("span", { class: "muted examples" }, "such as ", examples));
   })));
 }

@@ -6,7 +6,7 @@ import { amounts, inks, ofStyle } from "./palette.js";
 const LARGEST = 34; // of tiles without a name
 const SMALLEST = 7;
 const NAMED = { tallest: 104, least: 30, widest: 230, narrowest: 74 }; // of tiles that carry the node's name
-const MOST_NAMED = 1500;
+const FLATTEST = 0.6; // of its width is a named tile's height at most
 const PADDING = 7;
 const HEADING = 20;
 const FLASH_MS = 900;
@@ -15,7 +15,7 @@ const WORDS_FONT = "12px system-ui, sans-serif";
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 
 export class Tiles {
-  /** `ratio(node)`: 0 to 1, or null where it is unknown; `says(node, most)`: lines below its name. */
+  /** `ratio(node)`: 0 to 1, or null where it is unknown; `says(node, most, wide)`: lines below its name. */
   constructor(base, above, ratio, says) {
     this.base = base;
     this.above = above;
@@ -64,36 +64,27 @@ export class Tiles {
     this.paintAll();
   }
 
-  /** The largest tiles of which all fit: with names as far as there is room for them, else squares. */
+  /** The largest tiles of which all fit: with names where there is room for them, else squares. */
   largest(groups, width, height) {
-    const gap = groups.length > 1 ? HEADING + 6 : 0;
-    const fits = (wide, tall) => {
-      const columns = Math.max(1, Math.floor(width / wide));
-      return groups.reduce((sum, [, nodes]) => sum + Math.ceil(nodes.length / columns) * tall + gap, 0) <= height;
-    };
+    const room = height - (groups.length > 1 ? HEADING + 6 : 0) * groups.length;
     const nodes = groups.flatMap(([, each]) => each);
+    const rows = (columns) => groups.reduce((sum, [, each]) => sum + Math.ceil(each.length / columns), 0);
+    let named = null;
+    for (let columns = 1; width / columns >= NAMED.narrowest; columns += 1) {
+      const wide = Math.min(NAMED.widest, Math.floor(width / columns));
+      const tall = Math.min(NAMED.tallest, Math.floor(wide * FLATTEST), Math.floor(room / rows(columns)));
+      if (tall >= NAMED.least && wide * tall > (named ? named.wide * named.tall : 0)) named = { wide, tall };
+    }
     this.names = null;
-    const most = Math.max(...groups.map(([, each]) => each.length));
-    if (nodes.length && nodes.length <= MOST_NAMED) {
-      const names = shortNames(nodes.map((node) => node.name));
+    if (named && nodes.length) {
       const on = this.base.getContext("2d");
       on.font = NAME_FONT;
-      const longest = Math.max(...names.map((name) => on.measureText(name).width)) + 2 * PADDING + 2;
-      for (const least of [Math.min(NAMED.widest, Math.max(NAMED.narrowest, longest)), NAMED.narrowest]) {
-        for (let { tallest: tall } = NAMED; tall >= NAMED.least; tall -= 2) {
-          if (!fits(least, tall)) continue;
-          const columns = Math.max(1, Math.floor(width / least));
-          const needed = Math.max(1, Math.min(columns, most)); // fewer, wider ones where they fit too
-          let few = needed;
-          while (few > 1 && width / few < 2 * tall && fits(Math.floor(width / (few - 1)), tall)) few -= 1;
-          const wide = Math.max(least, Math.min(NAMED.widest, Math.floor(width / few)));
-          this.names = new Map(nodes.map((node, at) => [node, cut(on, names[at], wide - 2 * PADDING - 2)]));
-          return { wide, tall };
-        }
-      }
+      const names = shortNames(nodes.map((node) => node.name));
+      this.names = new Map(nodes.map((node, at) => [node, cut(on, names[at], named.wide - 2 * PADDING - 2)]));
+      return named;
     }
     let size = LARGEST;
-    while (size > SMALLEST && !fits(size, size)) size -= 1;
+    while (size > SMALLEST && rows(Math.max(1, Math.floor(width / size))) * size > room) size -= 1;
     return { wide: size, tall: size };
   }
 
@@ -163,7 +154,7 @@ export class Tiles {
     on.font = NAME_FONT;
     on.fillText(this.names.get(node), x + PADDING, y + (lines ? 17 : below / 2 + 4));
     on.font = WORDS_FONT;
-    this.says(node, lines).forEach((line, at) => on.fillText(begin(on, line, wide - 2 * PADDING), x + PADDING, y + 33 + 15 * at));
+    this.says(node, lines, wide).forEach((line, at) => on.fillText(begin(on, line, wide - 2 * PADDING), x + PADDING, y + 33 + 15 * at));
   }
 
   changed(nodes) {
