@@ -142,7 +142,7 @@ async def test_from_a_tile_to_the_reason_by_clicks(page: RunningConsole, people:
         press(driver, "aside .pods a", f"^{pod}$")
         shown(driver, ".headline", rf"bound\s+Is on {node}")
         shown(driver, ".verdict", r"ranked .* after the request.*runner-up: node-")
-        shown(driver, ".candidates li.chosen", rf"{node}\s*chosen\s+\d+")
+        shown(driver, ".candidates li.chosen", rf"{node}\s*chosen\s.*\d")
         shown(driver, ".equal", r"Equal on all:.*TaintToleration \d+")
         press(driver, "details summary", "Points as a table")
         shown(driver, "main", r"Loss: the points that one more pod .*Newcomers: pods that came there")
