@@ -1,4 +1,4 @@
-"""What MkDocs does not do by itself: pages outside of docs/ on the site, folders in the navigation, links to sources.
+"""What MkDocs does not do by itself: files outside of docs/ on the site, folders in the navigation, links to sources.
 
 A hook of mkdocs.yml. Links stay written as a reader of the repository needs them.
 """
@@ -18,6 +18,10 @@ ROOT: Final = Path(__file__).parents[2]
 OF_THE_ROOT: Final = ("ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
 """Pages at the top of the repository that are on the site; README is its first page in other words."""
 ELSEWHERE: Final = {"README.md": "docs/index.md"}
+MARK: Final = "shared/cli/src/berth_cli/console/page/mark.svg"
+"""The console's mark, also the site's logo."""
+FOUND_LAST: Final = ("adr/", "CONTRIBUTING.md", "CHANGELOG.md", "ARCHITECTURE.md", "protocol.md")
+"""Pages that the search shows after those for users."""
 LINK: Final = re.compile(r"\[([^\]]*)\]\((?!https?:|mailto:|#)([^)#\s]+)(#[^)\s]*)?\)")
 FENCE: Final = re.compile(r"(^ *```.*?^ *```)", re.MULTILINE | re.DOTALL)
 
@@ -38,13 +42,16 @@ def _with_folders(entry: Any, docs: Path) -> Any:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> None:
-    """Add the pages at the top of the repository."""
+    """Add the pages at the top of the repository, and the logo."""
     for name in OF_THE_ROOT:
         files.append(File.generated(config, name, content=(ROOT / name).read_text()))
+    files.append(File.generated(config, "pictures/mark.svg", content=(ROOT / MARK).read_text()))
 
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     """Have links lead to where their targets are on the site; what is not on it is named by its path."""
+    if page.file.src_uri.startswith(FOUND_LAST):
+        page.meta["search"] = {"boost": 0.1}
     place = "" if page.file.src_uri in OF_THE_ROOT else "docs"
     folder = posixpath.join(place, posixpath.dirname(page.file.src_uri))
 

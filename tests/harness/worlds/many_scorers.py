@@ -24,7 +24,7 @@ from berth.kube.listwatch import Upserted
 from berth.messages.attempts import Decision, Outcome, Pending, Ranked
 from berth.messages.livedata import Bandwidth
 from berth.messages.subjects import Attempt, Epoch, Term, Uid
-from berth.plugins.networktraffic.plugin import NetworkTraffic
+from berth.plugins.networktraffic import NetworkTraffic
 from berth.ranking.ranker import Ranker
 from berth.ranking.view import View
 from berth_binder.cache import NODES, PODS, Cache

@@ -13,7 +13,7 @@ import pytest
 
 from berth.api.config.networktraffic import NetworkTrafficArgs, query_of
 from berth.framework.cycle import rank
-from berth.plugins.networktraffic.plugin import NetworkTraffic
+from berth.plugins.networktraffic import NetworkTraffic
 from harness.builders.objects import a_pod, first_attempt
 from harness.builders.profiles import profile_of
 from harness.servers.child_processes import free_ports

@@ -8,9 +8,11 @@ from msgspec import structs
 from berth.lifecycle.process import Process
 from berth.messages.attempts import Decision, Outcome, Preemption, Victim
 from berth_binder import metrics
+from berth_binder.apicalls import count_binding
 from berth_binder.cache import Cache, ForeignBindings
+from berth_binder.effects import count_decision
 from berth_binder.events import BindingAnswer
-from berth_binder.metrics import clear_gauges, count_binding, count_decision, report_foreign_bindings, set_gauges
+from berth_binder.metrics import clear_gauges, report_foreign_bindings, set_gauges
 from harness.builders.objects import a_pod
 from harness.fakes.recording_meter import RecordingMeter
 from harness.fakes.ticking_clock import TickingClock

@@ -18,7 +18,7 @@ from berth.cluster.placedpods import PlacedPods
 from berth.cluster.snapshot import Snapshot
 from berth.cluster.topologycounts import PodsMatching, PodsWithTerm
 from berth.messages.livedata import Bandwidth
-from berth.plugins.networktraffic.traffic import TrafficEstimates
+from berth.plugins.networktraffic import TrafficEstimates
 from harness.builders.objects import a_node, pod_requesting
 from harness.builders.random_clusters import QUERY, SOURCE, events, nodes, pods, snapshots
 from harness.plugins.long_runs import often

@@ -25,7 +25,7 @@ PACKAGES = (
 MOST_MODULES = 12
 OF_ONE_KIND = {
     "shared/cli/src/berth_cli/commands": 17,  # one a command
-    "shared/core/src/berth/plugins": 15,  # one a plugin
+    "shared/core/src/berth/plugins": 16,  # one a plugin
 }
 """Larger packages, whose modules a reader never holds together."""
 LONGEST_CHAINS = {"berth.framework": 6, "berth_watcher": 7, "berth_binder": 6}

@@ -20,7 +20,7 @@ from berth.framework.cycle import check, rank
 from berth.framework.events import Action, ClusterEvent, LiveDataUpdate, Resource
 from berth.framework.status import CycleState
 from berth.messages.livedata import Bandwidth, LiveSource, encode_bandwidth
-from berth.plugins.networktraffic.plugin import FACTORY, FilteringNetworkTraffic, NetworkTraffic
+from berth.plugins.networktraffic import FACTORY, FilteringNetworkTraffic, NetworkTraffic
 from harness.builders.objects import a_node, a_pod, first_attempt
 from harness.builders.profiles import profile_of
 from harness.worlds.queueing_hints import may_help

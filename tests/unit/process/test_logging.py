@@ -28,7 +28,6 @@ def said():
     root.handlers[:], root.level = before
     logging.captureWarnings(capture=False)
     structlog.reset_defaults()
-    service_logging._state["verbosity"] = 0
 
 
 def test_a_line_is_one_json_object_with_time_level_message_and_keys(said):
@@ -99,12 +98,6 @@ def test_text_names_the_process(said, identity, shown):
     stream = said(format="text", identity=identity)
     structlog.get_logger().info("pod bound")
     assert re.search(f"service='?{shown}'?\n", re.sub(r"\x1b\[[0-9;]*m", "", stream.getvalue()))
-
-
-@pytest.mark.parametrize(("verbosity", "level", "says"), [(0, 0, True), (0, 2, False), (4, 4, True), (4, 5, False)])
-def test_verbosity_is_klogs(said, verbosity, level, says):
-    said(verbosity=verbosity)
-    assert service_logging.verbose(level) is says
 
 
 EVIL = "a\x1b[2J\x9b1m\u202eb\nforged: line\r"

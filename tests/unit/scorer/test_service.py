@@ -262,7 +262,7 @@ async def test_an_answer_that_is_never_stored_takes_no_place_while_its_dead_lett
         raise TooLargeError("no form of it fits")
 
     monkeypatch.setattr("berth_scorer.service.RETRY_DELAY", timedelta(milliseconds=1))
-    monkeypatch.setattr("berth_scorer.publisher.ranked_message", refuse)
+    monkeypatch.setattr("berth_scorer.service.ranked_message", refuse)
     await write_node(session, node("a"))
     async with scorer(bus):
         bus.fill("dead")

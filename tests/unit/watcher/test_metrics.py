@@ -8,8 +8,10 @@ from msgspec import structs
 
 from berth.bus.interface import StoredMessage
 from berth.messages.attempts import Decision, Outcome, Positions
+from berth_watcher.effects import count_published, count_scheduled
 from berth_watcher.events import CountScheduled
-from berth_watcher.metrics import Gauges, count_decision, count_published, count_scheduled
+from berth_watcher.metrics import Gauges
+from berth_watcher.service import count_decision
 from harness.fakes.recording_meter import RecordingMeter
 from harness.worlds.watcher_world import EPOCH, WatcherUnderTest, a_node, a_pod
 

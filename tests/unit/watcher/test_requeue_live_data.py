@@ -11,7 +11,7 @@ from berth.framework.interface import EnqueueExtensions, FilterPlugin
 from berth.framework.status import SUCCESS, Status
 from berth.messages.attempts import Outcome, Positions
 from berth.messages.livedata import FACTS, Bandwidth, LiveSource, encode_bandwidth, utc_time
-from berth.plugins.networktraffic.plugin import FACTORY
+from berth.plugins.networktraffic import FACTORY
 from berth_watcher.queue.requeue import MAX_EVENTS
 from harness.builders.profiles import profile_of
 from harness.worlds.watcher_world import WatcherUnderTest, a_pod

@@ -41,7 +41,8 @@ from berth.kube.writes import (
 from berth.leader.session import LeaderSession, NoLongerLeadingError
 from berth.lifecycle.coreloop import EffectTasks, Inbox
 from berth.lifecycle.process import Process
-from berth.observability.logging import get_logger, verbose
+from berth.observability.logging import get_logger
+from berth.observability.metrics import Meter
 from berth.settings.settings import V_STEP
 from berth_binder.cache import Cache, fence_epoch
 from berth_binder.events import (
@@ -66,7 +67,6 @@ from berth_binder.events import (
     WriteVolumes,
     leaves_open,
 )
-from berth_binder.metrics import count_binding
 
 log = get_logger()
 
@@ -168,6 +168,7 @@ class ApiRequests:
         self._binding_timeout = binding_timeout
         self._inbox = inbox
         self._tasks = EffectTasks(inbox.fail)
+        self._logs_steps = process.settings.log.verbosity >= V_STEP
         # By uid, the trace of the pod's message.
         self.traceparent_of: Callable[[str], str | None] = lambda _uid: None
 
@@ -202,7 +203,7 @@ class ApiRequests:
         answer: Answer | RequestFailed
         try:
             await self._fences.confirm(request.pod)
-            answer = await (self._logged_answer_to(request) if verbose(V_STEP) else self._answer_to(request))
+            answer = await (self._logged_answer_to(request) if self._logs_steps else self._answer_to(request))
         except BerthError:
             raise  # the leadership is over
         except Exception as exc:  # an answer of another shape, or a bug: only this pod fails
@@ -457,3 +458,16 @@ def _answer(kind: type[A], uid: str, response: Response) -> A:
         retry_after=response.retry_after,
         missing_right=missing_right(failure) or "",
     )
+
+
+def count_binding(metrics: Meter, answer: BindingAnswer, seconds: float, *, profile: str) -> None:
+    """Count the answer to a Binding and its duration, which is also the duration of the extension point Bind."""
+    metrics.observe(
+        "scheduler_framework_extension_point_duration_seconds",
+        seconds,
+        extension_point="Bind",
+        status="Success" if answer.succeeded else "Error",
+        profile=profile,
+    )
+    metrics.count("berth_bindings_total", code=str(answer.status) if answer.status else "none")
+    metrics.observe("berth_binding_duration_seconds", seconds)

@@ -24,7 +24,8 @@ from berth.lifecycle.process import Process
 from berth.lifecycle.tries import clear_tries, count_try
 from berth.messages.attempts import DeadLetter, Decision, Outcome
 from berth.messages.subjects import key, trace_id_of
-from berth.observability.logging import get_logger, verbose
+from berth.observability.logging import get_logger
+from berth.observability.metrics import Meter, result_of
 from berth.settings.settings import V_RESULT, V_STEP
 from berth_binder.apicalls import ApiRequests
 from berth_binder.cache import Cache
@@ -48,7 +49,6 @@ from berth_binder.events import (
     SetAside,
     TryCounted,
 )
-from berth_binder.metrics import count_decision
 
 log = get_logger()
 
@@ -184,6 +184,7 @@ class DecisionPublisher:
         self._clock = process.clock
         self._live = cache.snapshot.live
         self._ahead = AheadMessages(process.settings.nats.ranked_mebibytes * MEBIBYTE)
+        self._verbosity = process.settings.log.verbosity
         self.under_way = 0  # Decisions without a PubAck yet
 
     def publish_soon(self, effect: PublishDecision, on_end: Callable[[BerthError | None], None]) -> None:
@@ -248,8 +249,21 @@ class DecisionPublisher:
 
     def _on_stored(self, effect: PublishDecision) -> None:
         count_decision(self._metrics, effect.decision)
-        if verbose(V_RESULT):
-            log_decision(effect.decision, effect.held.delivery.headers)
+        if self._verbosity >= V_RESULT:
+            log_decision(effect.decision, effect.held.delivery.headers, self._verbosity)
+
+
+def count_decision(metrics: Meter, decision: Decision) -> None:
+    """Count a stored Decision; the outcomes of kube-scheduler also under its metric names."""
+    metrics.count("berth_decisions_total", outcome=decision.outcome.value, profile=decision.profile)
+    metrics.count("berth_messages_published_total", stream="DECISIONS")
+    if decision.outcome is Outcome.CONFLICT:
+        metrics.count("berth_conflicts_total", reason=decision.reason)
+    if decision.preemption is not None and decision.preemption.victims:
+        metrics.observe("scheduler_preemption_victims", len(decision.preemption.victims))
+    result = result_of(decision.outcome)
+    if result is not None:
+        metrics.count("scheduler_schedule_attempts_total", result=result, profile=decision.profile)
 
 
 async def _until_stored(publish: Callable[[], Awaitable[object]]) -> None:
@@ -264,7 +278,7 @@ async def _until_stored(publish: Callable[[], Awaitable[object]]) -> None:
             return
 
 
-def log_decision(decision: Decision, headers: Mapping[str, str]) -> None:
+def log_decision(decision: Decision, headers: Mapping[str, str], verbosity: int) -> None:
     """Log a stored Decision: at V_RESULT if the pod is bound or cannot be placed, else at V_STEP."""
     about = {
         "pod": f"{decision.namespace}/{decision.pod}",
@@ -277,7 +291,7 @@ def log_decision(decision: Decision, headers: Mapping[str, str]) -> None:
         log.info("pod bound", **about)
     elif decision.outcome in PLACED_NOWHERE:
         log.info("pod cannot be placed", **about, outcome=decision.outcome.value, reason=decision.message)
-    elif verbose(V_STEP):
+    elif verbosity >= V_STEP:
         reason = decision.message or decision.reason
         log.info("attempt decided", **about, outcome=decision.outcome.value, reason=reason)
 

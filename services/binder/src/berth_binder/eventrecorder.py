@@ -47,6 +47,7 @@ class EventRecorder:
     def __init__(self, client: KubeClient, process: Process, budget: EventBudget | None = None) -> None:
         self._client = client
         self._process = process
+        self._instance = process.identity
         self._budget = budget or EventBudget()
         self._tasks: asyncio.TaskGroup | None = None  # the senders, while run() runs
         self._timer: asyncio.TimerHandle | None = None  # until the budget allows another record
@@ -148,7 +149,7 @@ class EventRecorder:
         if isinstance(record, ConditionRecord):
             return await self._patch_condition(record, wall)
         if record.count == 1:
-            event = event_body(record, instance=self._process.identity, wall=wall)
+            event = event_body(record, instance=self._instance, wall=wall)
             return await create_event(self._client, metadata.namespace, _encoder.encode(event))
         series = _encoder.encode(series_body(record, wall))
         return await patch_event(self._client, metadata.namespace, record.name, series)

@@ -1,4 +1,4 @@
-"""The binder's metrics: Bindings, Decisions, foreign Bindings, and the leader's gauges.
+"""The binder's counts of foreign Bindings, and the leader's gauges.
 
 Names and meanings are in ``berth.observability.metrics``.
 """
@@ -9,11 +9,9 @@ from collections.abc import Iterable
 from typing import Final
 
 from berth.lifecycle.process import Process
-from berth.messages.attempts import Decision, Outcome
 from berth.observability.logging import get_logger
-from berth.observability.metrics import GaugeName, Meter, result_of
+from berth.observability.metrics import GaugeName, Meter
 from berth_binder.cache import Cache, ForeignBindings
-from berth_binder.events import BindingAnswer
 
 log = get_logger()
 
@@ -23,32 +21,6 @@ GAUGES_SECONDS: Final = 1.0
 FOREIGN_SECONDS: Final = 60.0
 # Set by the leader only.
 GAUGES: Final[tuple[GaugeName, ...]] = ("berth_reservations", "berth_bindings_in_flight", "scheduler_cache_size")
-
-
-def count_binding(metrics: Meter, answer: BindingAnswer, seconds: float, *, profile: str) -> None:
-    """Count the answer to a Binding and its duration, which is also the duration of the extension point Bind."""
-    metrics.observe(
-        "scheduler_framework_extension_point_duration_seconds",
-        seconds,
-        extension_point="Bind",
-        status="Success" if answer.succeeded else "Error",
-        profile=profile,
-    )
-    metrics.count("berth_bindings_total", code=str(answer.status) if answer.status else "none")
-    metrics.observe("berth_binding_duration_seconds", seconds)
-
-
-def count_decision(metrics: Meter, decision: Decision) -> None:
-    """Count a stored Decision; the outcomes of kube-scheduler also under its metric names."""
-    metrics.count("berth_decisions_total", outcome=decision.outcome.value, profile=decision.profile)
-    metrics.count("berth_messages_published_total", stream="DECISIONS")
-    if decision.outcome is Outcome.CONFLICT:
-        metrics.count("berth_conflicts_total", reason=decision.reason)
-    if decision.preemption is not None and decision.preemption.victims:
-        metrics.observe("scheduler_preemption_victims", len(decision.preemption.victims))
-    result = result_of(decision.outcome)
-    if result is not None:
-        metrics.count("scheduler_schedule_attempts_total", result=result, profile=decision.profile)
 
 
 async def report_foreign_bindings(seen: ForeignBindings, profiles: Iterable[str], process: Process) -> None:

@@ -37,7 +37,7 @@ from berth.messages.attempts import Ranked, UnknownSchemaError, attempt_of, deco
 from berth.messages.livedata import LiveSource
 from berth.messages.subjects import TRACEPARENT, Attempt, Epoch, trace_id_of
 from berth.observability.health import Progress
-from berth.observability.logging import get_logger, verbose
+from berth.observability.logging import get_logger
 from berth.observability.tracing import Span
 from berth.profiles.configuration import profiles_of
 from berth.settings.settings import V_STEP
@@ -186,6 +186,7 @@ class BinderEpoch:
             slice_seconds=parts.settings.slice.total_seconds(),
             inbox=self._inbox,
         )
+        self._logs_steps = parts.process.settings.log.verbosity >= V_STEP
         # Sequence of the last message of RANKED that a crashed former leader left.
         self._left = 0
         # The highest term of a watcher seen in ``control``.
@@ -311,7 +312,7 @@ class BinderEpoch:
             self._loop.tasks.start(self._publisher.reject_unusable(delivery, reason))
         else:
             self._parts.process.peers.read("scorer", ranked.config, ranked.profile, self._parts.process.clock.now())
-            if verbose(V_STEP):
+            if self._logs_steps:
                 about = {"pod": ranked.pod.key, "uid": ranked.pod.uid, "attempt": ranked.attempt}
                 log.info("pod received", **about, trace_id=trace_id_of(delivery.headers), delivered=delivery.delivered)
             event = RankedDelivery(

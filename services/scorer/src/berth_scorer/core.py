@@ -7,8 +7,8 @@ is a suspect: it is counted and ranked alone (docs/protocol.md, 6.4).
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import timedelta
@@ -21,12 +21,11 @@ from berth.framework.extending import Extension
 from berth.framework.plugincalls import ONE_TIME, PluginFailure, SortKey, Timing, default_sort_key, run_sort_key
 from berth.framework.profile import Profile
 from berth.lifecycle.tries import MOST_TRIES
-from berth.messages.attempts import Pending, Ranked
+from berth.messages.attempts import Pending, Positions, Ranked
 from berth.messages.subjects import TRACEPARENT
 from berth.observability.tracing import Span
 from berth.ranking.ranker import Ranker
 from berth.ranking.view import LIFETIME, View
-from berth_scorer.backlog import Backlog
 from berth_scorer.events import (
     AckPending,
     ClearSuspect,
@@ -70,6 +69,110 @@ LONG_SECONDS: Final = 2.0
 # One pod in this many has its plugins timed (kube-scheduler: one in ten), because timing takes 37 µs, 10 % of a cycle
 # at 5,000 nodes. A prime number, so that alternating kinds of pods are all timed.
 PLUGINS_EVERY: Final = 11
+# Longest wait of a message for its positions. The largest mirror is read in less; positions that are never reached
+# belong to a store that lost its last writes.
+MOST_WAIT_SECONDS: Final = 30.0
+
+
+class Turns:
+    """A queue in order of arrival, with turns of namespaces among consecutive messages of the same rank (ADR 20).
+
+    Messages of different ranks keep their order, because the watcher has ordered them.
+    """
+
+    def __init__(self) -> None:
+        # Rank, and its messages by namespace; the namespace whose turn it is comes first.
+        self._rows: deque[tuple[Hashable, OrderedDict[str, deque[PendingDelivery]]]] = deque()
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def append(self, item: PendingDelivery) -> None:
+        if not self._rows or self._rows[-1][0] != item.rank:
+            self._rows.append((item.rank, OrderedDict()))
+        self._rows[-1][1].setdefault(item.pending.pod.metadata.namespace, deque()).append(item)
+        self._count += 1
+
+    def popleft(self) -> PendingDelivery:
+        _, row = self._rows[0]
+        namespace, items = next(iter(row.items()))
+        item = items.popleft()
+        if items:
+            row.move_to_end(namespace)
+        else:
+            del row[namespace]
+        if not row:
+            self._rows.popleft()
+        self._count -= 1
+        return item
+
+
+class Backlog:
+    """Orders messages: first those whose positions the view has reached (docs/protocol.md, 4.2).
+
+    A message waits for its positions while the view advances towards them, then ``position_wait`` longer, and
+    ``MOST_WAIT_SECONDS`` at most. ``now`` is in monotonic seconds.
+    """
+
+    def __init__(self, *, position_wait: timedelta) -> None:
+        self._position_wait = position_wait.total_seconds()
+        self._ready = Turns()
+        self._waiting: deque[PendingDelivery] = deque()
+        self._positions = Positions()
+        # By source, the time of the view's last advance.
+        self._advanced_at: dict[str, float] = {}
+
+    def __len__(self) -> int:
+        return len(self._ready) + len(self._waiting)
+
+    def add(self, item: PendingDelivery, positions: Positions) -> None:
+        if positions.covers(item.pending.after):
+            self._ready.append(item)
+        else:
+            self._follow(positions, item.taken_at)
+            self._waiting.append(item)
+
+    def pop(self, positions: Positions, now: float) -> PendingDelivery | None:
+        """Remove and return the next message to rank; ``None`` if no message is due."""
+        self._promote(positions, now)
+        return self._ready.popleft() if self._ready else None
+
+    @property
+    def is_ready(self) -> bool:
+        return bool(self._ready)
+
+    def due(self) -> float | None:
+        """The time of ``pop`` at which the first waiting message is ranked even on an older view."""
+        return min((self._due(item) for item in self._waiting), default=None)
+
+    def clear(self) -> None:
+        self._ready = Turns()
+        self._waiting.clear()
+
+    def _promote(self, positions: Positions, now: float) -> None:
+        if not self._waiting:
+            return
+        self._follow(positions, now)
+        waiting, self._waiting = self._waiting, deque()
+        for item in waiting:
+            due = positions.covers(item.pending.after) or self._due(item) <= now
+            (self._ready if due else self._waiting).append(item)
+
+    def _follow(self, positions: Positions, now: float) -> None:
+        for source in Positions.__struct_fields__:
+            if getattr(positions, source) > getattr(self._positions, source):
+                self._advanced_at[source] = now
+        self._positions = positions
+
+    def _due(self, item: PendingDelivery) -> float:
+        wanted = item.pending.after
+        lacking = (
+            self._advanced_at.get(source, item.taken_at)
+            for source in Positions.__struct_fields__
+            if getattr(wanted, source) > getattr(self._positions, source)
+        )
+        return min(max((item.taken_at, *lacking)) + self._position_wait, item.taken_at + MOST_WAIT_SECONDS)
 
 
 class ScorerCore:

@@ -1,31 +1,47 @@
-"""The scorer's service: feeds the core from the bus and carries out its effects."""
+"""The scorer's service: feeds the core from the bus, carries out its effects, and counts them."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 
 from berth.api.config.configuration import ExtenderConfiguration
-from berth.bus.interface import Bus, BusLostError, Delivery, MissingError, Session, StoredMessage
-from berth.bus.topology import COMPARED, PENDING, SCORER, TRIES
+from berth.api.trimming import WHOLE
+from berth.bus.interface import (
+    Bus,
+    BusLostError,
+    Delivery,
+    MissingError,
+    PubAck,
+    Session,
+    StoredMessage,
+    UnansweredError,
+)
+from berth.bus.stages import StagedMessage, publish_dead_letter, ranked_message
+from berth.bus.topology import COMPARED, PENDING, RANKED, SCORER, TRIES
 from berth.cluster.buckets import LiveDataReader
-from berth.errors import BerthError, DecodeError, TemporaryError
+from berth.errors import BerthError, DecodeError, PermanentError, TemporaryError
 from berth.extenders.client import Extenders
 from berth.extenders.wire import ExtenderError
+from berth.framework.plugincalls import Timing
+from berth.framework.profile import Profile
 from berth.lifecycle.coreloop import CoreLoop
 from berth.lifecycle.process import Process, run_until
 from berth.lifecycle.sessions import UndecodableReporter, present, serve_each_session
 from berth.lifecycle.tries import clear_tries, count_try
-from berth.messages.attempts import Pending, UnknownSchemaError, attempt_of, decode
+from berth.messages.attempts import DeadLetter, Pending, Ranked, UnknownSchemaError, attempt_of, decode
 from berth.messages.subjects import TRACEPARENT, key, trace_id_of
 from berth.observability.health import Condition
-from berth.observability.logging import get_logger, verbose
+from berth.observability.logging import get_logger
+from berth.observability.metrics import Meter
 from berth.observability.tracing import Span
 from berth.ranking.ranker import Ranker
+from berth.ranking.view import View
 from berth.settings.settings import V_STEP
 from berth_scorer.core import ScorerCore
 from berth_scorer.events import (
@@ -47,6 +63,9 @@ from berth_scorer.events import (
     PendingDelivery,
     PendingReceived,
     PublishRanked,
+    RankedNotStored,
+    RankedRefused,
+    RankedStored,
     ReportUndecodable,
     SetAsidePending,
     SuspectCounted,
@@ -54,8 +73,6 @@ from berth_scorer.events import (
     WriteDeadLetter,
 )
 from berth_scorer.following import follow
-from berth_scorer.metrics import count_ranking, set_gauges
-from berth_scorer.publisher import RankingPublisher
 
 log = get_logger()
 
@@ -66,6 +83,14 @@ RETRY_DELAY: Final = timedelta(seconds=2)  # until a message is redelivered afte
 # answer and wake up NATS and the binder each time.
 SLICE_SECONDS: Final = 0.01
 FINISH_SECONDS: Final = 1.0  # wait of a stopping scorer for its last PubAcks
+PAYLOAD_QUOTED: Final = 4096  # bytes of a message in its dead letter
+# Start of the whole pod in a message. Only extenders read it; its environment may contain passwords.
+WHOLE_POD: Final = f',"{WHOLE}":'.encode()
+LABELS: Final[Mapping[str, str]] = {
+    "NormalizeScore": "ScoreExtensionNormalize",
+    "AddPod": "PreFilterExtensionAddPod",
+    "RemovePod": "PreFilterExtensionRemovePod",
+}  # kube-scheduler's, where they differ from the extension points
 
 
 async def serve(process: Process, bus: Bus, ranker: Ranker, extenders: Sequence[ExtenderConfiguration] = ()) -> None:
@@ -105,7 +130,8 @@ class Scorer:
         self._loop = CoreLoop[Event, Effect](
             self._core, self._carry_out, clock=process.clock, slice_seconds=SLICE_SECONDS
         )
-        self._publisher = RankingPublisher(session, process.metrics, self._loop.inbox.put)
+        self._logs_steps = process.settings.log.verbosity >= V_STEP
+        self._publisher = RankingPublisher(session, process.metrics, self._loop.inbox.put, logs_steps=self._logs_steps)
 
     def stats(self) -> dict[str, object]:
         """The figures that ``nats micro stats`` shows."""
@@ -180,7 +206,7 @@ class Scorer:
 
     def _receive(self, delivery: Delivery, pending: Pending) -> None:
         self._metrics.count("berth_messages_received_total", stream=PENDING)
-        if verbose(V_STEP):
+        if self._logs_steps:
             about = {"pod": pending.pod.key, "uid": pending.pod.uid, "attempt": pending.attempt}
             log.info("pod received", **about, trace_id=trace_id_of(delivery.headers), delivered=delivery.delivered)
         self._loop.inbox.put(PendingReceived(delivery=delivery, pending=pending))
@@ -277,3 +303,130 @@ class Scorer:
 def _key_of(held: PendingDelivery) -> str:
     # By pod, so that an attempt goes on counting where the one before it was replaced.
     return key("pod", held.pending.pod.uid)
+
+
+class RankingPublisher:
+    """Publishes on one session, without a task per answer; the outcome is an event."""
+
+    def __init__(
+        self, session: Session, metrics: Meter, put: Callable[[Event], None], *, logs_steps: bool = False
+    ) -> None:
+        self._session = session
+        self._metrics = metrics
+        self._put = put
+        self._logs_steps = logs_steps
+        self.sent: Final = SentRankings()
+
+    def publish_soon(self, effect: PublishRanked) -> None:
+        try:
+            staged = ranked_message(self._session, effect.message, effect.headers)
+        except PermanentError as error:
+            self._put(RankedRefused(sequence=effect.held.sequence, reason=str(error)))
+            return
+        self.sent.add(staged.subject, staged.data)
+        staged.publish_soon(self._session, partial(self._on_answer, effect, staged))
+
+    async def publish_dead_letter(self, delivery: Delivery, reason: str, attempt: str, *, cause: str) -> None:
+        """Publish a dead letter that quotes the message. Raises as :meth:`Session.publish`."""
+        self._metrics.count("berth_dead_letters_total", cause=cause)
+        await publish_dead_letter(self._session, dead_letter(delivery, reason, attempt))
+
+    def _on_answer(self, effect: PublishRanked, staged: StagedMessage, answer: PubAck | BerthError) -> None:
+        sequence = effect.held.sequence
+        if isinstance(answer, PubAck):
+            self._metrics.count("berth_messages_published_total", stream=RANKED)
+            if self._logs_steps:
+                log_ranking(effect.message, effect.headers)
+            if answer.duplicate:
+                self.sent.forget(staged.subject)
+            self._put(RankedStored(sequence=sequence))
+        elif isinstance(answer, PermanentError):
+            self._put(RankedRefused(sequence=sequence, reason=str(answer)))
+        else:
+            log.warning("publishing failed, the message is redelivered", reason=str(answer))
+            if not isinstance(answer, UnansweredError | BusLostError):
+                self.sent.forget(staged.subject)
+            self._put(RankedNotStored(sequence=sequence))
+
+
+def log_ranking(message: Ranked, headers: Mapping[str, str]) -> None:
+    log.info(
+        "pod ranked",
+        pod=message.pod.key,
+        uid=message.pod.uid,
+        attempt=message.attempt,
+        trace_id=trace_id_of(headers),
+        node=message.candidates[0].node if message.candidates else "",
+        evaluated=message.evaluated,
+        feasible=message.feasible,
+        reason=message.error or message.message,
+    )
+
+
+class SentRankings:
+    """This scorer's rankings on their way through RANKED.
+
+    Their proposals count since the ranking, so their copies are skipped undecoded, which saves an eighth of a single
+    scorer's time.
+    """
+
+    # More than are on their way at once. Beyond it the oldest is forgotten, because its copy may be lost.
+    MOST: Final = 1024
+
+    def __init__(self) -> None:
+        self._by_subject: dict[str, bytes] = {}
+
+    def add(self, subject: str, data: bytes) -> None:
+        self._by_subject.pop(subject, None)
+        self._by_subject[subject] = data
+        if len(self._by_subject) > self.MOST:
+            del self._by_subject[next(iter(self._by_subject))]
+
+    def forget(self, subject: str) -> None:
+        self._by_subject.pop(subject, None)
+
+    def has(self, subject: str, data: bytes) -> bool:
+        """Whether exactly these bytes were sent; true once.
+
+        Other bytes come from another scorer, and end the wait for this scorer's own.
+        """
+        return self._by_subject.pop(subject, None) == data
+
+
+def dead_letter(delivery: Delivery, reason: str, attempt: str = "") -> DeadLetter:
+    payload = delivery.data.partition(WHOLE_POD)[0][:PAYLOAD_QUOTED].decode(errors="replace")
+    return DeadLetter(subject=delivery.subject, reason=reason, service="scorer", attempt=attempt, payload=payload)
+
+
+def count_ranking(metrics: Meter, message: Ranked, profile: Profile, timing: Timing, seconds: float) -> None:
+    metrics.observe("scheduler_scheduling_algorithm_duration_seconds", seconds)
+    if message.view_age_seconds is not None:
+        metrics.observe("berth_view_age_seconds", message.view_age_seconds)
+    if profile.post_filters and "PostFilter" in timing.points:
+        metrics.count("scheduler_preemption_attempts_total")
+    for point, took in timing.points.items():
+        metrics.observe(
+            "scheduler_framework_extension_point_duration_seconds",
+            took.seconds,
+            extension_point=LABELS.get(point, point),
+            status=took.code.label,
+            profile=message.profile,
+        )
+    for (plugin, point), took in timing.plugins.items():
+        metrics.observe(
+            "scheduler_plugin_execution_duration_seconds",
+            took.seconds,
+            plugin=plugin,
+            extension_point=LABELS.get(point, point),
+            status=took.code.label,
+        )
+
+
+def set_gauges(metrics: Meter, view: View, *, held: int) -> None:
+    metrics.set("berth_held_pods", held)
+    metrics.set("berth_proposals", len(view.proposals))
+    metrics.set("scheduler_cache_size", view.snapshot.node_count, type="nodes")
+    metrics.set("scheduler_cache_size", view.snapshot.pod_count, type="pods")
+    metrics.set("scheduler_cache_size", len(view.proposals), type="assumed_pods")
+    for kind, complete_at in view.complete.items():
+        metrics.set("berth_mirror_complete_timestamp_seconds", complete_at.timestamp(), kind=kind)

@@ -24,7 +24,8 @@ from berth.leader.session import LeaderSession, NoLongerLeadingError
 from berth.lifecycle.coreloop import Inbox
 from berth.lifecycle.process import Process
 from berth.messages.subjects import TRACEPARENT, Attempt, trace_id_of, trace_of_pod
-from berth.observability.logging import get_logger, verbose
+from berth.observability.logging import get_logger
+from berth.observability.metrics import Meter
 from berth.observability.tracing import Span, UnexportedSpan
 from berth.settings.settings import V_STEP
 from berth_watcher.events import (
@@ -52,7 +53,6 @@ from berth_watcher.events import (
     WorkQueue,
     WriteKey,
 )
-from berth_watcher.metrics import count_published, count_scheduled
 from berth_watcher.takeover import holds, last_decision
 
 log = get_logger()
@@ -64,6 +64,7 @@ FULL_SECONDS: Final = 1.0  # until a key that NATS had no room for is written ag
 RETRY_SECONDS: Final = 0.2  # until a request without an answer is repeated
 # The streams that hold an attempt's messages, in the order in which they move.
 WORK_QUEUES: Final[Mapping[WorkQueue, str]] = {"pending": PENDING, "ranked": RANKED}
+MANY_ATTEMPTS: Final = 15  # pods with at least this many share one `attempts` label
 
 
 class EffectRunner:
@@ -83,6 +84,7 @@ class EffectRunner:
         self._leadership = leadership
         self._process = process
         self._inbox = inbox
+        self._logs_steps = process.settings.log.verbosity >= V_STEP
         # Called with the sequence of each own write of cluster.
         self.on_own_entry: Callable[[int], None] = lambda _sequence: None
 
@@ -166,7 +168,7 @@ class EffectRunner:
         match answer:
             case PubAck():
                 count_published(self._process.metrics, effect)
-                if verbose(V_STEP):
+                if self._logs_steps:
                     about = {"pod": message.pod.key, "uid": message.pod.uid, "attempt": message.attempt}
                     log.info("pod published", **about, trace_id=trace_id)
             case BusLostError():
@@ -263,3 +265,16 @@ def with_trace(fields: Mapping[str, str]) -> Mapping[str, str]:
     """The fields of a log line, and if they name a pod, the trace of the pod's messages."""
     uid = fields.get("uid")
     return {**fields, "trace_id": trace_id_of({TRACEPARENT: trace_of_pod(uid)})} if uid else fields
+
+
+def count_published(metrics: Meter, published: PublishPending) -> None:
+    """Count an attempt that PENDING has stored, and the time for which its pod was active."""
+    metrics.count("berth_messages_published_total", stream=PENDING)
+    if published.waited_seconds is not None:
+        metrics.observe("berth_stage_duration_seconds", published.waited_seconds, stage="queue")
+
+
+def count_scheduled(metrics: Meter, scheduled: CountScheduled) -> None:
+    attempts = str(scheduled.attempts) if scheduled.attempts < MANY_ATTEMPTS else f"{MANY_ATTEMPTS}+"
+    metrics.observe("scheduler_pod_scheduling_sli_duration_seconds", scheduled.seconds, attempts=attempts)
+    metrics.observe("scheduler_pod_scheduling_attempts", scheduled.attempts)

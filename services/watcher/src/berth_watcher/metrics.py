@@ -1,4 +1,4 @@
-"""The watcher's counters, and the gauges that only the leader sets. ``berth.observability.metrics`` documents them."""
+"""The watcher's gauges, which only the leader sets. ``berth.observability.metrics`` documents them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from berth.bus.interface import StoredMessage
-from berth.bus.topology import DECISIONS, PENDING
-from berth.messages.attempts import DecisionSummary
-from berth.observability.metrics import GaugeName, Meter, result_of
-from berth_watcher.events import CountScheduled, PublishPending, Service
+from berth.observability.metrics import GaugeName, Meter
+from berth_watcher.events import Service
 
 GAUGES: Final[tuple[GaugeName, ...]] = (
     "scheduler_pending_pods",
@@ -23,8 +20,6 @@ GAUGES: Final[tuple[GaugeName, ...]] = (
     "berth_window_pods",
     "berth_stalled_pods",
 )  # only the leader has values
-
-MANY_ATTEMPTS: Final = 15  # pods with at least this many share one `attempts` label
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,34 +99,3 @@ class Gauges:
             if more:
                 self._metrics.count("scheduler_queue_incoming_pods_total", more, queue=queue, event=event)
                 self._counted[queue, event] = pods
-
-
-def count_published(metrics: Meter, published: PublishPending) -> None:
-    """Count an attempt that PENDING has stored, and the time for which its pod was active."""
-    metrics.count("berth_messages_published_total", stream=PENDING)
-    if published.waited_seconds is not None:
-        metrics.observe("berth_stage_duration_seconds", published.waited_seconds, stage="queue")
-
-
-def count_scheduled(metrics: Meter, scheduled: CountScheduled) -> None:
-    attempts = str(scheduled.attempts) if scheduled.attempts < MANY_ATTEMPTS else f"{MANY_ATTEMPTS}+"
-    metrics.observe("scheduler_pod_scheduling_sli_duration_seconds", scheduled.seconds, attempts=attempts)
-    metrics.observe("scheduler_pod_scheduling_attempts", scheduled.attempts)
-
-
-def count_decision(metrics: Meter, decision: DecisionSummary, stored: StoredMessage) -> None:
-    """Observe the durations of an attempt, between times at which NATS stored messages, so that one clock is used."""
-    if not decision.outcome.final or decision.asked_at is None:
-        return
-    result = result_of(decision.outcome)
-    if result is not None:
-        seconds, profile = (stored.time - decision.asked_at).total_seconds(), decision.profile
-        metrics.observe("scheduler_scheduling_attempt_duration_seconds", seconds, result=result, profile=profile)
-    if decision.ranked_at is not None:
-        ranking, committing = decision.ranked_at - decision.asked_at, stored.time - decision.ranked_at
-        metrics.observe("berth_stage_duration_seconds", ranking.total_seconds(), stage="rank")
-        metrics.observe("berth_stage_duration_seconds", committing.total_seconds(), stage="commit")
-
-
-def count_received(metrics: Meter, decisions: int) -> None:
-    metrics.count("berth_messages_received_total", decisions, stream=DECISIONS)

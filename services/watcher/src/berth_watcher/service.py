@@ -49,6 +49,7 @@ from berth.messages.queue import POD, QUEUE, RETRY, QueueAnswer, decode_page_req
 from berth.messages.subjects import Attempt, Term, all_of
 from berth.observability.health import Progress
 from berth.observability.logging import get_logger
+from berth.observability.metrics import Meter, result_of
 from berth.profiles.configuration import profiles_of
 from berth_watcher.core import WatcherCore
 from berth_watcher.effects import TAKEOVER, EffectRunner
@@ -62,7 +63,7 @@ from berth_watcher.events import (
     LiveDataReceived,
     RetryRequested,
 )
-from berth_watcher.metrics import Gauges, count_decision, count_received, stats_of
+from berth_watcher.metrics import Gauges, stats_of
 from berth_watcher.queue.answers import RETRIED_FROM
 from berth_watcher.queue.queuedpod import Timestamp, waits
 from berth_watcher.settings import WatcherSettings
@@ -341,7 +342,7 @@ class WatcherTerm:
                     peers.read("binder", decision.config, decision.profile, self._now())
                     if is_new:  # the former leader counted Decisions from before this term
                         count_decision(metrics, decision, stored)
-            count_received(metrics, len(batch))
+            metrics.count("berth_messages_received_total", len(batch), stream=DECISIONS)
             is_new = reader.caught_up.is_set()
 
     async def _read_drain(self, reader: BucketReader) -> None:
@@ -390,3 +391,17 @@ def _decoded(stored: StoredMessage) -> DecisionSummary | None:
     except DecodeError as error:
         log.warning("cannot decode a Decision, it is left out", subject=stored.subject, error=str(error))
         return None
+
+
+def count_decision(metrics: Meter, decision: DecisionSummary, stored: StoredMessage) -> None:
+    """Observe the durations of an attempt, between times at which NATS stored messages, so that one clock is used."""
+    if not decision.outcome.final or decision.asked_at is None:
+        return
+    result = result_of(decision.outcome)
+    if result is not None:
+        seconds, profile = (stored.time - decision.asked_at).total_seconds(), decision.profile
+        metrics.observe("scheduler_scheduling_attempt_duration_seconds", seconds, result=result, profile=profile)
+    if decision.ranked_at is not None:
+        ranking, committing = decision.ranked_at - decision.asked_at, stored.time - decision.ranked_at
+        metrics.observe("berth_stage_duration_seconds", ranking.total_seconds(), stage="rank")
+        metrics.observe("berth_stage_duration_seconds", committing.total_seconds(), stage="commit")

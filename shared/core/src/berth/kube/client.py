@@ -89,17 +89,9 @@ Headers = dict[str, str]
 ACCEPTED = {"Accept": JSON, "Accept-Encoding": "identity"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exchange:
-    method: str
-    path: str  # With the query.
-    host: str  # Host and port of the API server.
-    status: int  # 0: no answer.
-    # From sending the request, connecting included, to its answer, or to the head of a streamed one.
-    seconds: float
-
-
-Listener = Callable[[Exchange], None]
+# Gets of each request its method, its path with the query, the API server's host and port, the status (0: no answer),
+# and the seconds from sending it, connecting included, to its answer, or to the head of a streamed one.
+Listener = Callable[[str, str, str, int, float], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -363,7 +355,7 @@ class KubeClient:
     def _report(self, method: str, path: str, status: int, seconds: float) -> None:
         if self._listener is not None:
             host = urlsplit(self._credentials.server).netloc
-            self._listener(Exchange(method=method, path=path, host=host, status=status, seconds=seconds))
+            self._listener(method, path, host, status, seconds)
 
 
 class _Request(NamedTuple):

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from berth.api.config.configuration import ExtenderConfiguration
 from berth.api.kinds import NODE, POD, WATCHED_KINDS, Kind
-from berth.kube.client import Exchange, KubeClient, Listener
+from berth.kube.client import KubeClient
 from berth.kube.informers import EventListener, Informers
 from berth.lifecycle.process import Process
 from berth.observability.logging import log_request
-from berth.observability.metrics import Meter
+from berth.observability.metrics import Meter, count_request
 from berth.settings.settings import V_MESSAGE, Settings
 
 
@@ -24,30 +25,17 @@ async def kube_client(settings: Settings, *, name: str, meter: Meter) -> AsyncIt
     Raises:
         KubeconfigError: unusable configuration; the text contains the remedy.
     """
-    kube, count = settings.kube, counting(meter)
+    kube, count = settings.kube, partial(count_request, meter)
 
-    def count_and_log(exchange: Exchange) -> None:
-        count(exchange)
-        log_request(exchange.method, exchange.path, exchange.status, exchange.seconds)
+    def count_and_log(method: str, path: str, host: str, status: int, seconds: float) -> None:
+        count(method, path, host, status, seconds)
+        log_request(method, path, status, seconds)
 
     listener = count_and_log if settings.log.verbosity >= V_MESSAGE else count
     async with await KubeClient.connect(
         kube.kubeconfig, user_agent=f"berth-{name}", qps=kube.qps, burst=kube.burst, listener=listener
     ) as client:
         yield client
-
-
-def counting(meter: Meter) -> Listener:
-    """Count requests to the API server, and the time until the head of the answer."""
-
-    def count(exchange: Exchange) -> None:
-        code = str(exchange.status) if exchange.status else "<error>"
-        meter.count("rest_client_requests_total", code=code, method=exchange.method, host=exchange.host)
-        meter.observe(
-            "rest_client_request_duration_seconds", exchange.seconds, verb=exchange.method, host=exchange.host
-        )
-
-    return count
 
 
 def cluster_informers(

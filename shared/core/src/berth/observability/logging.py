@@ -2,7 +2,7 @@
 
     log = get_logger()
     log.info("pod bound", pod="default/web-0", uid=uid, attempt=str(attempt), node="n1", trace_id=...)
-    if verbose(V_STEP):
+    if process.settings.log.verbosity >= V_STEP:
         log.info(...)
 
 Control characters and passwords in URLs are replaced in both forms (:mod:`berth.safetext`).
@@ -42,18 +42,12 @@ WARNINGS_PER_SECOND: Final = 1.0
 _SPARSE_LEVELS: Final = frozenset({"warning", "error"})
 _LIBRARY_LEVELS: Final[Mapping[str, int]] = {"aiohttp.access": logging.WARNING, "asyncio": logging.WARNING}
 _SEVERAL_LINES: Final = ("exception", "stack")
-_state = {"verbosity": 0}
 
 
 def get_logger() -> FilteringBoundLogger:
     """A logger. Cheap, and allowed before :func:`configure`."""
     logger: FilteringBoundLogger = structlog.get_logger()
     return logger
-
-
-def verbose(level: int) -> bool:
-    """Whether lines of klog's V(level) are logged."""
-    return level <= _state["verbosity"]
 
 
 def log_message(direction: Literal["sent", "received"], subject: str, size: int) -> None:
@@ -68,7 +62,6 @@ def log_request(method: str, path: str, status: int, seconds: float) -> None:
 
 def configure(settings: LogSettings, *, service: str, identity: str, stream: TextIO = sys.stderr) -> None:
     """Write all logs of this process to ``stream``, including libraries' logs and Python's warnings."""
-    _state["verbosity"] = settings.verbosity
     as_text = settings.format == "text" or (settings.format == "auto" and is_terminal())
     shared = _shared(service, identity)
     structlog.configure(

@@ -498,6 +498,12 @@ def _add_samples(family: metrics_core.Metric, name: str, labels: dict[str, str],
         family.add_sample(f"{family.name}_created", labels, series.created)
 
 
+def count_request(meter: Meter, method: str, _path: str, host: str, status: int, seconds: float) -> None:
+    """Count a request to the API server, and the time until the head of its answer."""
+    meter.count("rest_client_requests_total", code=str(status) if status else "<error>", method=method, host=host)
+    meter.observe("rest_client_request_duration_seconds", seconds, verb=method, host=host)
+
+
 _RESULTS: Final = {
     Outcome.BOUND: "scheduled",
     Outcome.UNSCHEDULABLE: "unschedulable",

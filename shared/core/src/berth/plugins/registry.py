@@ -9,6 +9,7 @@ from berth.plugins import (
     defaultbinder,
     dynamicresources,
     imagelocality,
+    networktraffic,
     nodeaffinity,
     nodedeclaredfeatures,
     nodename,
@@ -22,7 +23,6 @@ from berth.plugins.additional import freecapacity, nodelabel, nodeready, tenants
 from berth.plugins.defaultpreemption import plugin as defaultpreemption
 from berth.plugins.factory import PluginFactory
 from berth.plugins.interpodaffinity import plugin as interpodaffinity
-from berth.plugins.networktraffic import plugin as networktraffic
 from berth.plugins.noderesources import balancedallocation, fit
 from berth.plugins.podtopologyspread import plugin as podtopologyspread
 from berth.plugins.volumes import nodevolumelimits, volumerestrictions, volumezone

@@ -1,1 +1,0 @@
-"""NetworkTraffic: prefers nodes with little network traffic, by live data from Prometheus."""
