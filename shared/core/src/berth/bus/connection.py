@@ -28,9 +28,10 @@ from berth.bus.interface import (
     BusRefusedError,
     TooLargeError,
     UnansweredError,
+    message_size,
 )
 from berth.bus.login import REFUSED, UNKNOWN_AUTHORITY, connect_options, refusal
-from berth.bus.outgoing import NUMBER_DIGITS, OnAnswer, Outbox, PendingRequests, StoreRecord, message_size, settle
+from berth.bus.outgoing import NUMBER_DIGITS, OnAnswer, Outbox, PendingRequests, StoreRecord, settle
 from berth.bus.settings import IMPORTED_DOMAIN, BusSettings
 from berth.bus.topology import Names
 from berth.errors import cause_of

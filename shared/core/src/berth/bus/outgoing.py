@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Final
 
@@ -22,18 +22,6 @@ DENSE_SECONDS: Final = 0.001
 # Bytes held while the server reads too slowly. Above it publishes wait; acknowledgements never do.
 MOST_HELD_BYTES: Final = 16 * 1024 * 1024
 _STATUS_DIGITS: Final = 3
-_AROUND_HEADERS: Final = len("NATS/1.0\r\n\r\n")
-_AROUND_HEADER: Final = len(": \r\n")
-
-
-def message_size(data: bytes, headers: Mapping[str, str] | None) -> int:
-    """Bytes of a message by the server's limit: payload and encoded headers."""
-    if not headers:
-        return len(data)
-    size = len(data) + _AROUND_HEADERS
-    for name, text in headers.items():
-        size += len(name) + len(text.strip().encode()) + _AROUND_HEADER
-    return size
 
 
 def status_of(message: Msg) -> str:
