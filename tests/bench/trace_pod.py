@@ -5,9 +5,10 @@
 
 The pipeline of `berth run --nodes 3 --pods 1 --scorers 1` runs with `sys.setprofile` in every process, its caches cold.
 The table has, by part of the way, the calls, the functions, their modules, and the module changes: how often a call is
-in another module than the call before it. A part is cut by the times of the pod's messages on the bus. Calls of tasks
-that run at any time and know no pod, such as the renewal of the Lease, are left out (OTHER_TASKS); `--all` counts them
-too. `--calls` also prints every call in order with its task, `--pairs 10` the pairs of modules with the most changes.
+in another module than the call before it. A part begins with a message of the pod on the bus, and ends once what it
+caused is stored or acknowledged. Calls of tasks that run at any time and know no pod, such as the renewal of the Lease,
+are left out (OTHER_TASKS); `--all` counts them too. `--modules` also prints every module with its functions, `--calls`
+every call in order with its task, `--pairs 10` the pairs of modules with the most changes.
 """
 
 from __future__ import annotations
@@ -40,12 +41,21 @@ from berth_sim.nodes import pod_manifest
 RECORDER: Final = Path(__file__).parent / "calls"
 """The folder on every process's path with the `sitecustomize` that records calls."""
 NODES: Final = 3
-IDLE_NANOSECONDS: Final = 2_000_000
-"""A service without a call for so long has done what the last message made it do."""
 AFTERWARDS_SECONDS: Final = 0.5
-"""After the mirror has the bound pod, until the processes are stopped: idle times must be in the files too."""
+"""After the mirror has the bound pod, until the processes are stopped: the last calls must be in the files too."""
 DEADLINE_SECONDS: Final = 120.0
 
+
+class End(NamedTuple):
+    """A part ends once all functions of `done` were called, with the next call of `then`."""
+
+    done: frozenset[str]
+    then: str
+
+
+PENDING_STORED: Final = End(frozenset({"EffectRunner._on_published"}), "Inbox.wait")
+ACKNOWLEDGED: Final = End(frozenset({"NatsDelivery.ack"}), "Outbox._write")
+MIRRORED: Final = End(frozenset({"WatcherCore._on_decision", "Mirror.on_written"}), "Inbox.wait")
 
 OTHER_TASKS: Final = frozenset(
     {
@@ -168,26 +178,33 @@ def of_the_pod(calls: Mapping[str, Sequence[Call]]) -> Mapping[str, Sequence[Cal
 def parts_of(calls: Mapping[str, Sequence[Call]], times: Times) -> list[Part]:
     watcher, scorer, binder = (calls[f"berth_{name}"] for name in ("watcher", "scorer", "binder"))
     return [
-        Part(name="watcher: watch event to PENDING", calls=_between(watcher, times.created, times.pending)),
-        Part(name="scorer: PENDING to RANKED acknowledged", calls=_until_idle(scorer, times.pending, times.ranked)),
-        Part(name="binder: RANKED to Decision stored", calls=_until_idle(binder, times.ranked, times.decision)),
+        Part(
+            name="watcher: watch event to PENDING stored",
+            calls=_until(watcher, times.created, times.pending, PENDING_STORED),
+        ),
+        Part(
+            name="scorer: PENDING to its acknowledgement",
+            calls=_until(scorer, times.pending, times.ranked, ACKNOWLEDGED),
+        ),
+        Part(
+            name="binder: RANKED to its acknowledgement",
+            calls=_until(binder, times.ranked, times.decision, ACKNOWLEDGED),
+        ),
         Part(
             name="watcher: Decision; bound pod into the mirror",
             # From RANKED on: the watch may show the bound pod before the Decision is stored.
-            calls=_until_idle(watcher, times.ranked, max(times.decision, times.mirrored)),
+            calls=_until(watcher, times.ranked, times.ranked, MIRRORED),
         ),
     ]
 
 
-def _between(calls: Sequence[Call], begin: int, end: int) -> list[Call]:
-    return [call for call in calls if begin <= call.at < end]
-
-
-def _until_idle(calls: Sequence[Call], begin: int, end: int) -> list[Call]:
-    """The calls from `begin` until the first idle time after `end`."""
-    after = [call.at for call in calls if call.at >= end]
-    idle = next((one for one, next_ in itertools.pairwise((end, *after)) if next_ - one > IDLE_NANOSECONDS), end)
-    return _between(calls, begin, idle + 1)
+def _until(calls: Sequence[Call], begin: int, stored: int, end: End) -> list[Call]:
+    """The calls from `begin` to the end of the part, whose last message was `stored` then."""
+    later = [call for call in calls if call.at >= begin]
+    first = {call.function: place for place, call in reversed([*enumerate(later)]) if call.at >= stored}
+    done = max(first[function] for function in end.done)
+    last = next(place for place in range(done, len(later)) if later[place].function == end.then)
+    return later[: last + 1]
 
 
 def print_parts(parts: Sequence[Part], console: Console) -> None:
@@ -203,10 +220,20 @@ def print_parts(parts: Sequence[Part], console: Console) -> None:
     console.print(f"of the modules, plugins: {len(modules_of_plugins)}")
 
 
+def print_modules(parts: Sequence[Part], console: Console) -> None:
+    """Every module with its functions, the most called first."""
+    called = Counter((call.module, call.function) for part in parts for call in part.calls)
+    for module, functions in itertools.groupby(sorted(called), key=lambda each: each[0]):
+        console.print(module, style="bold", highlight=False)
+        for each in sorted(functions, key=called.__getitem__, reverse=True):
+            console.print(f"{called[each]:5} {each[1]}", highlight=False)
+
+
 def main(
     *,
     calls: Annotated[bool, typer.Option(help="Print every call in order.")] = False,
     all_: Annotated[bool, typer.Option("--all", help="Count tasks that know no pod too.")] = False,
+    modules: Annotated[bool, typer.Option(help="Print every module with the functions that are called.")] = False,
     pairs: Annotated[int, typer.Option(help="Print so many pairs of modules between which most changes are.")] = 0,
 ) -> None:
     """Trace one pod's way through the code."""
@@ -221,6 +248,8 @@ def main(
             console.print(f"{call.task} {call.module}:{call.function}", soft_wrap=True, highlight=False)
         for (one, other), count in part.changes.most_common(pairs):
             console.print(f"{count:5} {one} - {other}", highlight=False)
+    if modules:
+        print_modules(parts, console)
     print_parts(parts, console)
 
 

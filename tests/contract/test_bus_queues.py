@@ -13,8 +13,8 @@ from berth.bus.interface import (
     PubAck,
     StoreFullError,
     TooLargeError,
+    message_size,
 )
-from berth.bus.outgoing import message_size
 from berth.bus.topology import RANKED_BYTES
 from berth.errors import BerthError
 from harness.plugins.fixtures_bus import SHORT_ACK_WAIT, SHORT_DUPLICATE_WINDOW, TEST_TOPOLOGY, BusUnderTest

@@ -35,7 +35,6 @@ from berth_binder.decisions.verdict import EvictionPlan, Verdict
 from berth_binder.effects import AheadMessages
 from berth_binder.events import Ack, PutOff
 from berth_metrics_collector import samplestore
-from berth_scorer import backlog
 from berth_scorer import core as scorer_core
 from berth_scorer import events as scorer_events
 from berth_watcher import mirror, store
@@ -283,8 +282,8 @@ def _positions_not_awaited() -> list[Replacement]:
     def pop(self: Any, positions: Any, now: float) -> Any:
         return _pop(self, _EVERYWHERE, now)
 
-    _pop = backlog.Backlog.pop
-    return [(backlog.Backlog, "pop", pop)]
+    _pop = scorer_core.Backlog.pop
+    return [(scorer_core.Backlog, "pop", pop)]
 
 
 _EVERYWHERE: Final = Positions(cluster=2**50, decisions=2**50, bandwidth=2**50, facts=2**50)

@@ -17,9 +17,9 @@ from berth.bus.interface import (
     StreamState,
     TooLargeError,
     WrongLastSequenceError,
+    message_size,
 )
 from berth.bus.jetstream import EXPECTED_SEQUENCE, TTL
-from berth.bus.outgoing import message_size
 from berth.bus.settings import TopologySettings
 from berth.bus.topology import (
     StreamSpec,

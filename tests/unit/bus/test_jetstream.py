@@ -12,6 +12,7 @@ from berth.bus.interface import (
     StoreFullError,
     TooLargeError,
     WrongLastSequenceError,
+    message_size,
 )
 from berth.bus.jetstream import (
     JetStreamError,
@@ -21,7 +22,6 @@ from berth.bus.jetstream import (
     header_lines,
     is_copy,
 )
-from berth.bus.outgoing import message_size
 from berth.bus.settings import TopologySettings
 from berth.bus.topology import declared_streams
 from berth.errors import TemporaryError

@@ -253,24 +253,25 @@ class NodeColumns:
 class AmountColumns:
     """Amounts of all resources: float64[capacity] each.
 
-    cpu, memory and ephemeral storage always have a column. Anyone who may create pods, and each kubelet, may name
-    thousands of other resources. Of these only the rows with an amount are kept, and a column is built on first use.
+    cpu, memory and ephemeral storage always have a column, in ``always``. Anyone who may create pods, and each kubelet,
+    may name thousands of other resources. Of these only the rows with an amount are kept, and a column is built on
+    first use.
     """
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
-        self._always: dict[str, Amount] = {name: np.zeros(capacity, dtype=np.float64) for name in _ALWAYS}
+        self.always: dict[str, Amount] = {name: np.zeros(capacity, dtype=np.float64) for name in _ALWAYS}
         self._amounts: dict[str, dict[int, float]] = {}  # by resource and row
         self._built: OrderedDict[str, Amount] = OrderedDict()
         self._nothing: Amount = np.zeros(capacity, dtype=np.float64)
 
     def __iter__(self) -> Iterator[str]:
         """The resources that have an amount in some row, and those that always have a column."""
-        return iter((*self._always, *self._amounts))
+        return iter((*self.always, *self._amounts))
 
     def of(self, resource: str) -> Amount:
         """The resource's amounts by row; read only, valid until the next change."""
-        column = self._always.get(resource)
+        column = self.always.get(resource)
         if column is not None:
             return column
         amounts = self._amounts.get(resource)
@@ -288,14 +289,14 @@ class AmountColumns:
 
     def item(self, resource: str, row: int) -> float:
         """The resource's amount on the row; 0 without one."""
-        column = self._always.get(resource)
+        column = self.always.get(resource)
         if column is not None:
             return column.item(row)
         amounts = self._amounts.get(resource)
         return 0.0 if amounts is None else amounts.get(row, 0.0)
 
     def set(self, resource: str, row: int, amount: float) -> None:
-        column = self._always.get(resource)
+        column = self.always.get(resource)
         if column is None:
             self._keep(resource, row, float(amount))
             column = self._built.get(resource)
@@ -304,7 +305,7 @@ class AmountColumns:
 
     def grow(self, capacity: int) -> None:
         self._capacity = capacity
-        self._always = {name: grown(column, capacity) for name, column in self._always.items()}
+        self.always = {name: grown(column, capacity) for name, column in self.always.items()}
         self._built.clear()
         self._nothing = np.zeros(capacity, dtype=np.float64)
 

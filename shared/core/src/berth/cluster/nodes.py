@@ -19,7 +19,7 @@ import numpy.typing as npt
 from berth.api.node import Node, first_untolerated
 from berth.api.pod import Pod, Toleration
 from berth.api.resources import CPU, LARGE, MEMORY, counted
-from berth.cluster.columns import ALLOCATABLE, NONZERO, REQUESTED, FeatureSet, LabelColumn, TaintSet
+from berth.cluster.columns import ALLOCATABLE, NONZERO, REQUESTED, AmountColumns, FeatureSet, LabelColumn, TaintSet
 from berth.cluster.pods import PlacedPod
 from berth.cluster.snapshot import Snapshot
 from berth.cluster.topologycounts import PodGroup
@@ -83,11 +83,16 @@ class NodeInfo:
 
     def allocatable(self, resource: str) -> int:
         """The allocatable amount: millicores for cpu, base units otherwise, 0 for a resource that the node lacks."""
-        return self._exact(ALLOCATABLE, resource, self._columns.allocatable.item(resource, self.row))
+        return self._amount(ALLOCATABLE, resource, self._columns.allocatable)
 
     def requested(self, resource: str) -> int:
         """The requests of its pods, in the same units."""
-        return self._exact(REQUESTED, resource, self._columns.requested.item(resource, self.row))
+        return self._amount(REQUESTED, resource, self._columns.requested)
+
+    def _amount(self, table: str, resource: str, amounts: AmountColumns) -> int:
+        column = amounts.always.get(resource)  # as `item`, without calling it: plugins read cpu and memory of each node
+        rounded = amounts.item(resource, self.row) if column is None else column.item(self.row)
+        return self._exact(table, resource, rounded)
 
     def _exact(self, table: str, resource: str, rounded: float) -> int:
         """The amount of the resource in a table, whose column has it ``rounded``."""
@@ -110,25 +115,25 @@ def info_of_row(snapshot: Snapshot, row: int) -> NodeInfo | None:
 
 
 class Nodes:
-    """A read-only view over columns for a set of rows. Every array has ``len(nodes)`` elements in one order.
+    """A read-only view over columns for a set of rows. Every array has ``size`` elements, ``len(nodes)``, in one order.
 
     The rows may include rows without a node; results for these are ignored but must not raise.
     """
 
-    __slots__ = ("_columns", "_index", "_length", "snapshot")
+    __slots__ = ("_columns", "_index", "size", "snapshot")
 
     def __init__(self, snapshot: Snapshot, rows: RowIndex | None = None) -> None:
         self.snapshot = snapshot
         self._columns = snapshot.columns
         self._index: RowIndex | slice = slice(0, snapshot.size) if rows is None else rows
-        self._length = snapshot.size if rows is None else len(rows)
+        self.size = snapshot.size if rows is None else len(rows)
 
     def __len__(self) -> int:
-        return self._length
+        return self.size
 
     @property
     def rows(self) -> RowIndex:
-        return np.arange(self._length) if isinstance(self._index, slice) else self._index
+        return np.arange(self.size) if isinstance(self._index, slice) else self._index
 
     def rows_at(self, positions: RowIndex) -> RowIndex:
         return positions if isinstance(self._index, slice) else self._index[positions]
@@ -136,15 +141,15 @@ class Nodes:
     def position_of(self, row: int) -> int | None:
         """The position of a row in the view, whose rows ascend; None without one."""
         if isinstance(self._index, slice):
-            return row if row < self._length else None
+            return row if row < self.size else None
         position = int(np.searchsorted(self._index, row))
-        return position if position < self._length and self._index[position] == row else None
+        return position if position < self.size and self._index[position] == row else None
 
     def are_same_rows(self, other: Nodes) -> bool:
         """Whether both views have the same rows in the same order."""
         if isinstance(self._index, slice) or isinstance(other._index, slice):
             both = isinstance(self._index, slice) and isinstance(other._index, slice)
-            return both and self._length == other._length
+            return both and self.size == other.size
         return np.array_equal(self._index, other._index)
 
     @property
@@ -155,7 +160,7 @@ class Nodes:
 
     def infos(self) -> Iterator[NodeInfo | None]:
         """One NodeInfo per row, None for a row without a node: slow, for data without columns."""
-        return self.infos_at(np.arange(self._length))
+        return self.infos_at(np.arange(self.size))
 
     def infos_at(self, positions: RowIndex) -> Iterator[NodeInfo | None]:
         """The same for some positions of the view."""
@@ -175,11 +180,15 @@ class Nodes:
 
     def allocatable(self, resource: str) -> Amount:
         """Allocatable amounts: millicores for cpu, base units otherwise, 0 for a resource that a node lacks."""
-        return self.take(self._columns.allocatable.of(resource))
+        return self._amounts(self._columns.allocatable, resource)
 
     def requested(self, resource: str) -> Amount:
         """The requests of the pods on each node, in the same units."""
-        return self.take(self._columns.requested.of(resource))
+        return self._amounts(self._columns.requested, resource)
+
+    def _amounts(self, amounts: AmountColumns, resource: str) -> Amount:
+        column = amounts.always.get(resource)
+        return (amounts.of(resource) if column is None else column)[self._index]
 
     @property
     def nonzero_cpu(self) -> Amount:
@@ -223,11 +232,11 @@ class Nodes:
         return self._columns.taint_sets.values
 
     def by_taints(self, value_of: Callable[[TaintSet], int]) -> npt.NDArray[np.int64]:
-        """int64[nodes]: ``value_of`` each node's taints; called once per distinct list of taints."""
+        """int64[nodes]: ``value_of`` each node's taints, 0 without taints; called once per distinct list of taints."""
         numbers, sets = self.taints, self.taint_sets
         if len(numbers) < len(sets):
-            return np.array([value_of(sets[number]) for number in numbers.tolist()], dtype=np.int64)
-        return np.array([value_of(taints) for taints in sets], dtype=np.int64)[numbers]
+            sets, numbers = [sets[number] for number in numbers.tolist()], np.arange(len(numbers), dtype=np.int32)
+        return np.array([value_of(taints) if taints else 0 for taints in sets], dtype=np.int64)[numbers]
 
     def untolerated(self, tolerations: Sequence[Toleration]) -> Mask:
         """Nodes with a NoSchedule or NoExecute taint that no toleration matches."""
@@ -251,7 +260,7 @@ class Nodes:
     def named(self, name: str) -> Mask:
         row = self.snapshot.rows.of(name)
         if row is None:
-            return np.zeros(self._length, dtype=np.bool_)
+            return np.zeros(self.size, dtype=np.bool_)
         return np.equal(self.rows, row)
 
 
@@ -301,14 +310,14 @@ class RejectedNodes(Nodes):
     @property
     def alone(self) -> Mask:
         """Which of them no other filter rejects."""
-        alone: Mask = np.ones(len(self), dtype=np.bool_)
+        alone: Mask = np.ones(self.size, dtype=np.bool_)
         for mask in self._others.values():
             alone &= ~mask
         return alone
 
     def rejected_by(self, plugin: str) -> Mask:
         """Which of them another filter rejects too."""
-        return self._others.get(plugin, np.zeros(len(self), dtype=np.bool_))
+        return self._others.get(plugin, np.zeros(self.size, dtype=np.bool_))
 
 
 class AnotherPod:
@@ -348,7 +357,7 @@ class AnotherPod:
             room.append((nodes.allocatable(CPU) - nodes.nonzero_cpu) // requests.nonzero_cpu)
         if requests.nonzero_memory > 0:
             room.append((nodes.allocatable(MEMORY) - nodes.nonzero_memory) // requests.nonzero_memory)
-        return np.minimum.reduce(room) if room else np.zeros(len(nodes))
+        return np.minimum.reduce(room) if room else np.zeros(nodes.size)
 
     @cached_property
     def _other_amounts(self) -> list[tuple[str, int]]:

@@ -172,8 +172,11 @@ class Snapshot:
         self.pod_volumes = PodVolumes()  # pods with volumes by row
         self.live = LiveData(self.rows, self.columns)  # live data of nodes
         self.problems: deque[str] = deque(maxlen=_MAX_PROBLEMS)  # the latest values that could not be parsed
+        self.version = 0  # increases with every change of a row; an attribute, because every cycle compares it
         self._changes = ChangeLog()
         self._classes = EquivalenceClasses()
+        # The equivalence class of a pending pod; the caller keeps it as long as needed.
+        self.class_of: Callable[[Pod], EquivalenceClass] = self._classes.of
         self._nodes: dict[int, Node] = {}
         self._placed: dict[str, PlacedPod] = {}
         self._on_row: dict[int, dict[str, PlacedPod]] = {}
@@ -194,7 +197,7 @@ class Snapshot:
         if before is None or _differ(before, node):
             self.columns.write_node(row, node, self.size, self._problem_of(f"node {node.metadata.name}"))
             self.images.write(row, before.status.images if before else None, node.status.images)
-            self._changes.add(row, NODE)
+            self.version = self._changes.add(row, NODE)
             self._unchecked.discard(row)
 
     def remove_node(self, name: str) -> None:
@@ -205,7 +208,7 @@ class Snapshot:
             return
         self.columns.clear_node(row, self.size)
         self.images.write(row, node.status.images, None)
-        self._changes.add(row, NODE)
+        self.version = self._changes.add(row, NODE)
         self._unchecked.discard(row)
         self._release_if_empty(row)
 
@@ -244,7 +247,7 @@ class Snapshot:
                 self.groups.count(before.group, row, -1)
                 self.groups.count(group, row, 1)
             if before.bound_at != bound_at or before.pod != kept:
-                self._changes.add(row, PODS_UPDATED)
+                self.version = self._changes.add(row, PODS_UPDATED)
         else:
             self._take_off(before)
             self._add(placed)
@@ -300,18 +303,9 @@ class Snapshot:
 
     # Queries
 
-    @property
-    def version(self) -> int:
-        """Increases with every change of a row."""
-        return self._changes.version
-
     def changed_since(self, version: int) -> ChangedRows | None:
         """The rows changed after a version, or None if too many changes were made since."""
         return self._changes.since(version)
-
-    def class_of(self, pod: Pod) -> EquivalenceClass:
-        """The equivalence class of a pending pod; the caller keeps it as long as needed."""
-        return self._classes.of(pod)
 
     @property
     def traits_of_nodes(self) -> int:
@@ -435,7 +429,7 @@ class Snapshot:
         self.host_ports.count(placed.pod_class.host_ports, placed.row, by)
         self.groups.count(placed.group, placed.row, by)
         self.pod_volumes.count(placed.pod, placed.row, by)
-        self._changes.add(placed.row, PODS)
+        self.version = self._changes.add(placed.row, PODS)
 
     def _restore(self, before: Mapping[str, tuple[PlacedPod | None, str | None]]) -> None:
         for uid in before:
@@ -464,17 +458,13 @@ class ChangeLog:
         self._dropped = 0
         self._entries: list[tuple[int, int]] = []
 
-    @property
-    def version(self) -> int:
-        """The version after the last entry."""
-        return self._dropped + len(self._entries)
-
-    def add(self, row: int, kind: int) -> None:
-        """Record a change of this kind on the row."""
+    def add(self, row: int, kind: int) -> int:
+        """Record a change of this kind on the row. Returns the version with it."""
         self._entries.append((row, kind))
         if len(self._entries) >= 2 * self._bound:
             del self._entries[: self._bound]
             self._dropped += self._bound
+        return self._dropped + len(self._entries)
 
     def since(self, version: int) -> ChangedRows | None:
         """The changes after the version, or None if the log no longer reaches back to it."""

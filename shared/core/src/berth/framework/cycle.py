@@ -271,7 +271,7 @@ def _rank(cycle: _Cycle, attempt: Attempt) -> Ranking:
     return Ranking(
         candidates=_candidates(cycle, nodes, attempt),
         evaluated=evaluated,
-        feasible=len(nodes),
+        feasible=nodes.size,
         nodes=snapshot.node_count,
         nominated_first=nominated is not None,
         only=cycle.found.nodes,
@@ -301,7 +301,7 @@ def _found(cycle: _Cycle, feasible: FeasibleNodes, count: int) -> tuple[Nodes, i
 
 def _candidates(cycle: _Cycle, nodes: Nodes, attempt: Attempt) -> tuple[Candidate, ...]:
     pod, profile = cycle.pod, cycle.profile
-    if len(nodes) == 1:
+    if nodes.size == 1:
         scored, indices = Scored(np.zeros(1, dtype=np.int64)), np.zeros(1, dtype=np.intp)
         lost = [0.0]
     else:
@@ -336,7 +336,7 @@ def _candidates(cycle: _Cycle, nodes: Nodes, attempt: Attempt) -> tuple[Candidat
 def _with_also(cycle: _Cycle, candidates: list[Candidate], nodes: Nodes, scored: Scored) -> list[Candidate]:
     """Add the node of ``also`` with its points. Behind the best nodes it gets its place among all."""
     row = cycle.snapshot.rows.of(cycle.options.also)
-    positions = np.arange(len(nodes), dtype=np.intp)
+    positions = np.arange(nodes.size, dtype=np.intp)
     at = positions[nodes.rows_at(positions) == row] if row is not None else positions[:0]
     if not len(at):
         return candidates

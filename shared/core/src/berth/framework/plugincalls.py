@@ -145,14 +145,14 @@ def run_filter_on_all(plugin: FilterPlugin, state: CycleState, pod: Pod, nodes: 
     if not isinstance(plugin, VectorFilterPlugin):
         return one_by_one(nodes.infos())
     verdicts = call(plugin, "Filter", plugin.filter_all, Verdicts, state, pod, nodes)
-    verdicts = _checked_verdicts(plugin, verdicts, len(nodes))
+    verdicts = _checked_verdicts(plugin, verdicts, nodes.size)
     large = _large(plugin, nodes)
     return verdicts if large is None else verdicts.with_others(large, one_by_one(nodes.infos_at(large)))
 
 
 def _large(plugin: Plugin, nodes: Nodes) -> RowIndex | None:
     """Positions that the scalar form answers for, because their amounts are rounded in columns."""
-    if not plugin.reads_amounts:
+    if not plugin.reads_amounts or not nodes.snapshot.columns.large:
         return None
     large = nodes.with_large_amounts()
     return large if len(large) else None
@@ -173,8 +173,8 @@ def run_remedy(plugin: RemedyPlugin, state: CycleState, pod: Pod, nodes: Rejecte
         if not isinstance(sentence, RemedySentence):
             raise _unexpected(plugin, "Remedy", RemedySentence, sentence)
         for mask in (sentence.nodes, sentence.only):
-            if mask is not None and (np.shape(mask) != (len(nodes),) or np.asarray(mask).dtype != np.bool_):
-                raise PluginFailure(f'running Remedy plugin "{plugin.name}": want bool[{len(nodes)}], got {mask!r:.80}')
+            if mask is not None and (np.shape(mask) != (nodes.size,) or np.asarray(mask).dtype != np.bool_):
+                raise PluginFailure(f'running Remedy plugin "{plugin.name}": want bool[{nodes.size}], got {mask!r:.80}')
     return sentences
 
 
@@ -209,7 +209,7 @@ def run_score_on_all(plugin: ScorePlugin, state: CycleState, pod: Pod, nodes: No
     if not isinstance(plugin, VectorScorePlugin):
         return one_by_one(nodes.infos())
     scores = call(plugin, "Score", plugin.score_all, np.ndarray, state, pod, nodes)
-    scores = _checked_scores(plugin, scores, len(nodes))
+    scores = _checked_scores(plugin, scores, nodes.size)
     large = _large(plugin, nodes)
     if large is not None:
         scores = scores.copy()
@@ -221,7 +221,7 @@ def run_score_with_another(plugin: ScorePlugin, state: CycleState, pod: Pod, nod
     """Run Score with one more pod on each node."""
     answer = call(plugin, "Score", plugin.score_with_another, object, state, pod, nodes)
     return (
-        _checked_scores(plugin, answer, len(nodes))
+        _checked_scores(plugin, answer, nodes.size)
         if isinstance(answer, np.ndarray)
         else run_score_on_all(plugin, state, pod, nodes)
     )
@@ -230,12 +230,12 @@ def run_score_with_another(plugin: ScorePlugin, state: CycleState, pod: Pod, nod
 def run_normalize(plugin: NormalizePlugin, state: CycleState, pod: Pod, scores: Scores, nodes: Nodes) -> Scores:
     """The normalized scores; their range is not checked yet."""
     normalized = call(plugin, "NormalizeScore", plugin.normalize, np.ndarray, state, pod, scores, nodes)
-    return _checked_scores(plugin, normalized, len(nodes))
+    return _checked_scores(plugin, normalized, nodes.size)
 
 
 def run_counted_pods(plugin: SpreadingPlugin, pod: Pod, nodes: Nodes) -> Scores:
     counts = call(plugin, "Score", plugin.counted_pods, np.ndarray, pod, nodes)
-    return _checked_scores(plugin, counts, len(nodes))
+    return _checked_scores(plugin, counts, nodes.size)
 
 
 def check_range(plugin: Plugin, scores: Scores) -> int:

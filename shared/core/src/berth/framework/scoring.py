@@ -107,7 +107,7 @@ def score(  # noqa: PLR0913 - the parts of one cycle
         PluginFailure: a plugin failed, or a normalized score is not within 0..100.
     """
     if not profile.scores:
-        return Scored(np.ones(len(nodes), dtype=np.int64))
+        return Scored(np.ones(nodes.size, dtype=np.int64))
     state, skipped = found.state, set(found.left_out)
     timing.begin("PreScore")
     pre_scores = (p for p in profile.pre_scores if not p.is_row_local and p.name not in skipped)
@@ -179,7 +179,7 @@ def _local_scores(pod: Pod, nodes: Nodes, state: CycleState, results: ClassResul
 
 
 def _add_up(pod: Pod, nodes: Nodes, state: CycleState, results: ClassResults) -> LocalScores:
-    local = LocalScores(nodes=nodes, totals=np.zeros(len(nodes), dtype=np.int64))
+    local = LocalScores(nodes=nodes, totals=np.zeros(nodes.size, dtype=np.int64))
     for name, column in results.score_columns.items():
         raw = nodes.take(column.scores)
         if column.in_range and not column.normalizes:

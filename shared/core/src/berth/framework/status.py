@@ -122,6 +122,10 @@ class Status:
     code: Code
     reasons: tuple[str, ...] = ()
     plugin: str = ""
+    is_success: bool = field(init=False, repr=False, compare=False)  # an attribute: every step of a cycle asks for it
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "is_success", self.code is Code.SUCCESS)
 
     @classmethod
     def unschedulable(cls, *reasons: str) -> Status:
@@ -137,10 +141,6 @@ class Status:
     def error(cls, *reasons: str) -> Status:
         """The plugin could not decide."""
         return cls(Code.ERROR, reasons)
-
-    @property
-    def is_success(self) -> bool:
-        return self.code is Code.SUCCESS
 
     @property
     def is_skip(self) -> bool:

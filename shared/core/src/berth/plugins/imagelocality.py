@@ -38,7 +38,7 @@ class ImageLocality(VectorScorePlugin):
         return MAX_SCORE * (max(LEAST, min(total, most)) - LEAST) // (most - LEAST)
 
     def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
-        snapshot, total = nodes.snapshot, np.zeros(len(nodes), dtype=np.int64)
+        snapshot, total = nodes.snapshot, np.zeros(nodes.size, dtype=np.int64)
         share_of = _Shares(snapshot)
         shares = [(name, share) for name in self.images(pod) if (share := share_of(name))]
         if not shares:

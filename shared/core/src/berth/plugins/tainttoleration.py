@@ -68,7 +68,10 @@ class TaintToleration(VectorFilterPlugin, RemedyPlugin, VectorScorePlugin, Norma
     reads = Reads.NODE
 
     def filter(self, state: CycleState, pod: Pod, node: NodeInfo) -> Status:
-        return SUCCESS if first_untolerated(node.taints, state.pod_class.tolerations) is None else UNTOLERATED
+        taints = node.taints
+        if not taints or first_untolerated(taints, state.pod_class.tolerations) is None:
+            return SUCCESS
+        return UNTOLERATED
 
     def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
         """Evaluated once per distinct list of taints."""

@@ -66,7 +66,7 @@ class NodeResourcesBalancedAllocation(PreScorePlugin, VectorScorePlugin):
     def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
         counted = self._counted(state.pod_class.requests)
         resources = [(nodes.requested(name), float(amount), nodes.allocatable(name)) for name, amount in counted]
-        return points_of_nodes(resources, len(nodes))
+        return points_of_nodes(resources, nodes.size)
 
     def _counted(self, requests: Requests) -> list[tuple[str, int]]:
         """(resource, amount) of the counted resources: scalar ones only if the pod requests them."""

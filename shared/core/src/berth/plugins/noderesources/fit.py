@@ -115,11 +115,11 @@ class NodeResourcesFit(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, Vector
         missing = [nodes.pods + 1 > nodes.allowed_pods]
         missing += [amount > nodes.allocatable(name) - nodes.requested(name) for name, amount in wanted]
         if not any(np.count_nonzero(mask) for mask in missing):
-            return Verdicts.all_fit(len(nodes))
-        beyond = np.zeros(len(nodes), dtype=np.bool_)
+            return Verdicts.all_fit(nodes.size)
+        beyond = np.zeros(nodes.size, dtype=np.bool_)
         for resource, amount in wanted:
             beyond |= amount > nodes.allocatable(resource)
-        bits = np.zeros(len(nodes), dtype=np.int64)
+        bits = np.zeros(nodes.size, dtype=np.int64)
         for bit, mask in enumerate([*missing, beyond]):
             bits |= mask.astype(np.int64) << bit
         return Verdicts.of_bits(bits, len(wanted) + 2, partial(_status_of, [resource for resource, _ in wanted]))
@@ -143,7 +143,7 @@ class NodeResourcesFit(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, Vector
         resource = reason.removeprefix(INSUFFICIENT.format(""))
         if resource == reason:
             return None
-        room = _free_room(resource, nodes, np.ones(len(nodes), dtype=np.bool_))
+        room = _free_room(resource, nodes, np.ones(nodes.size, dtype=np.bool_))
         text = f"{room.word}: {room.most}"
         return RemedySentence(about=resource, text=text, examples=[room.node], amounts=room.amounts())
 
@@ -163,7 +163,7 @@ class NodeResourcesFit(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, Vector
                 (weight, _used(name, amount, requests, nodes), nodes.allocatable(name))
                 for name, weight, amount in self._counted(requests)
             ),
-            len(nodes),
+            nodes.size,
         )
 
     def events(self) -> Sequence[EventHint]:
