@@ -8,8 +8,8 @@ from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod
 from berth.bus.interface import BusLostError, PubAck, StoreFullError, TooLargeError, UnansweredError
 from berth.messages.attempts import Pending, Ranked
+from berth_scorer.effects import RankingPublisher, SentRankings
 from berth_scorer.events import PendingDelivery, PublishRanked, RankedNotStored, RankedRefused, RankedStored
-from berth_scorer.service import RankingPublisher, SentRankings
 from harness.fakes.recording_meter import RecordingMeter
 
 POD = Pod(metadata=ObjectMeta(name="web", namespace="default", uid="u"))
