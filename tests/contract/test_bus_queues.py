@@ -6,7 +6,6 @@ from datetime import timedelta
 
 import pytest
 
-from berth.bus.connection import message_size
 from berth.bus.interface import (
     BusLostError,
     BusRefusedError,
@@ -14,6 +13,7 @@ from berth.bus.interface import (
     PubAck,
     StoreFullError,
     TooLargeError,
+    message_size,
 )
 from berth.bus.topology import RANKED_BYTES
 from berth.errors import BerthError

@@ -79,6 +79,19 @@ class MissingError(TemporaryError):
 LIMIT_SECONDS: Final = 5.0
 """After this time a subscription with a limit gets messages again."""
 
+_AROUND_HEADERS: Final = len("NATS/1.0\r\n\r\n")
+_AROUND_HEADER: Final = len(": \r\n")
+
+
+def message_size(data: bytes, headers: Mapping[str, str] | None) -> int:
+    """Bytes of a message by the server's limit: payload and encoded headers."""
+    if not headers:
+        return len(data)
+    size = len(data) + _AROUND_HEADERS
+    for name, text in headers.items():
+        size += len(name) + len(text.strip().encode()) + _AROUND_HEADER
+    return size
+
 
 class PubAck(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The stream has stored the message. ``duplicate``: it already had one with this message id."""
