@@ -22,7 +22,6 @@ class Strays:
     def __init__(self) -> None:
         self._left = float(STRAYS_BURST)
         self._filled_at: float | None = None
-        self.dropped = 0
 
     def may_be_examined(self, now: float) -> bool:
         """Take one from the budget; ``False``: drop the message."""
@@ -30,7 +29,6 @@ class Strays:
             self._left = min(STRAYS_BURST, self._left + (now - self._filled_at) * STRAYS_PER_SECOND)
         self._filled_at = now
         if self._left < 1:
-            self.dropped += 1
             return False
         self._left -= 1
         return True
