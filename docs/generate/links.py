@@ -51,7 +51,7 @@ def on_files(files: Files, config: MkDocsConfig) -> None:
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     """Have links lead to where their targets are on the site; what is not on it is named by its path."""
     if page.file.src_uri.startswith(FOUND_LAST):
-        page.meta["search"] = {"boost": 0.1}
+        page.meta["search"] = {"boost": 0.001}
     place = "" if page.file.src_uri in OF_THE_ROOT else "docs"
     folder = posixpath.join(place, posixpath.dirname(page.file.src_uri))
 
