@@ -110,7 +110,6 @@ class ScorerEffects:
         )
 
     def carry_out(self, effect: Effect) -> Coroutine[Any, Any, None] | None:  # noqa: C901 - one case an effect
-        """Begin an effect. Returns the rest of it if it needs a task."""
         match effect:
             case PublishRanked():
                 self.publisher.publish_soon(effect)

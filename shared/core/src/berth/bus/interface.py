@@ -80,8 +80,8 @@ class MissingError(TemporaryError):
     """A stream, bucket or consumer does not exist (yet)."""
 
 
+# After this time a subscription with a limit gets messages again.
 LIMIT_SECONDS: Final = 5.0
-"""After this time a subscription with a limit gets messages again."""
 
 _AROUND_HEADERS: Final = len("NATS/1.0\r\n\r\n")
 _AROUND_HEADER: Final = len(": \r\n")
