@@ -42,7 +42,7 @@ def stored(*, duplicate=False):
 def published(answer):
     """The publisher, what it published, and the event."""
     session, events = FakeSession(answer), []
-    publisher = RankingPublisher(session, RecordingMeter(), events.append)
+    publisher = RankingPublisher(session, RecordingMeter(), events.append, later=lambda _, again: again())
     held = PendingDelivery(
         delivery=FakeDelivery(), pending=Pending(attempt="u.1.1", profile="berth", pod=POD), sequence=7, taken_at=0.0
     )

@@ -243,6 +243,7 @@ async def test_an_undecodable_message_becomes_a_dead_letter_and_blocks_no_other(
 
 async def test_a_bus_that_stores_no_ranking_is_no_failure_of_the_pod(bus, session, monkeypatch):
     monkeypatch.setattr("berth_scorer.effects.RETRY_DELAY", timedelta(milliseconds=1))
+    monkeypatch.setattr("berth_scorer.effects.FULL_TRIES", 1)
     await write_node(session, node("a"))
     async with scorer(bus):
         bus.fill("RANKED")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from datetime import timedelta
@@ -9,7 +10,16 @@ from functools import partial
 from typing import Any, Final
 
 from berth.api.trimming import WHOLE
-from berth.bus.interface import BusLostError, Delivery, MissingError, PubAck, Session, UnansweredError
+from berth.bus.interface import (
+    BusLostError,
+    BusyError,
+    Delivery,
+    MissingError,
+    PubAck,
+    Session,
+    StoreFullError,
+    UnansweredError,
+)
 from berth.bus.stages import StagedMessage, publish_dead_letter, ranked_message
 from berth.bus.topology import RANKED, TRIES
 from berth.errors import BerthError, PermanentError, TemporaryError
@@ -55,6 +65,11 @@ from berth_scorer.events import (
 log = get_logger()
 
 RETRY_DELAY: Final = timedelta(seconds=2)  # until a message is redelivered after a failed publish
+# Seconds between two tries to publish a ranking that a full RANKED has refused. Its places become free all the time,
+# and a hostile scorer that fills it takes those that nobody else takes.
+FULL_RETRY_SECONDS: Final = 0.1
+# Tries, for 10 s. Then PENDING is redelivered; from the fourth delivery on its pod is a suspect.
+FULL_TRIES: Final = 100
 PAYLOAD_QUOTED: Final = 4096  # bytes of a message in its dead letter
 # Start of the whole pod in a message. Only extenders read it; its environment may contain passwords.
 WHOLE_POD: Final = f',"{WHOLE}":'.encode()
@@ -87,11 +102,14 @@ class ScorerEffects:
         self._tracing = process.tracing
         self.undecodable: Final = UndecodableReporter(process.metrics)
         self.publisher: Final = RankingPublisher(
-            session, process.metrics, put, logs_steps=process.settings.log.verbosity >= V_STEP
+            session,
+            process.metrics,
+            put,
+            later=asyncio.get_running_loop().call_later,
+            logs_steps=process.settings.log.verbosity >= V_STEP,
         )
 
     def carry_out(self, effect: Effect) -> Coroutine[Any, Any, None] | None:  # noqa: C901 - one case an effect
-        """Begin an effect. Returns the rest of it if it needs a task."""
         match effect:
             case PublishRanked():
                 self.publisher.publish_soon(effect)
@@ -184,11 +202,19 @@ class RankingPublisher:
     """Publishes on one session, without a task per answer; the outcome is an event."""
 
     def __init__(
-        self, session: Session, metrics: Meter, put: Callable[[Event], None], *, logs_steps: bool = False
+        self,
+        session: Session,
+        metrics: Meter,
+        put: Callable[[Event], None],
+        *,
+        later: Callable[[float, Callable[[], None]], object],
+        logs_steps: bool = False,
     ) -> None:
+        """``later``: calls a function after so many seconds."""
         self._session = session
         self._metrics = metrics
         self._put = put
+        self._later = later
         self._logs_steps = logs_steps
         self.sent: Final = SentRankings()
 
@@ -198,15 +224,18 @@ class RankingPublisher:
         except PermanentError as error:
             self._put(RankedRefused(sequence=effect.held.sequence, reason=str(error)))
             return
+        self._publish(effect, staged, FULL_TRIES)
+
+    def _publish(self, effect: PublishRanked, staged: StagedMessage, tries: int) -> None:
         self.sent.add(staged.subject, staged.data)
-        staged.publish_soon(self._session, partial(self._on_answer, effect, staged))
+        staged.publish_soon(self._session, partial(self._on_answer, effect, staged, tries - 1))
 
     async def publish_dead_letter(self, delivery: Delivery, reason: str, attempt: str, *, cause: str) -> None:
         """Publish a dead letter that quotes the message. Raises as :meth:`Session.publish`."""
         self._metrics.count("berth_dead_letters_total", cause=cause)
         await publish_dead_letter(self._session, dead_letter(delivery, reason, attempt))
 
-    def _on_answer(self, effect: PublishRanked, staged: StagedMessage, answer: PubAck | BerthError) -> None:
+    def _on_answer(self, effect: PublishRanked, staged: StagedMessage, tries: int, answer: PubAck | BerthError) -> None:
         sequence = effect.held.sequence
         if isinstance(answer, PubAck):
             self._metrics.count("berth_messages_published_total", stream=RANKED)
@@ -215,6 +244,9 @@ class RankingPublisher:
             if answer.duplicate:
                 self.sent.forget(staged.subject)
             self._put(RankedStored(sequence=sequence))
+        elif isinstance(answer, StoreFullError | BusyError) and tries:
+            self.sent.forget(staged.subject)
+            self._later(FULL_RETRY_SECONDS, partial(self._publish, effect, staged, tries))
         elif isinstance(answer, PermanentError):
             self._put(RankedRefused(sequence=sequence, reason=str(answer)))
         else:
