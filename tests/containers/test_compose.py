@@ -172,7 +172,8 @@ async def _the_first_pod_is_explained_with_traffic(up: ComposeProject, pods: Clu
     """Right after `up --wait` every node has a sample, scorers have names, and no kube-scheduler is warned of."""
     await pods.create([pods.pod("at-once", spec={"nodeSelector": {}})])  # on the nodes that compose has
     await pods.all_bound(["at-once"], SECONDS)
-    told = await compose(up, "exec", "-T", "console", "berth", "why", f"{pods.namespace}/at-once")
+    done = await asyncio.to_thread(up.shell, f"deploy/compose/berth why {pods.namespace}/at-once")
+    told = done.stdout.decode()
     assert re.search(r"attempt 1 by scorer-\d\n", told), told
     assert ("MB/s" in told, "unknown" in told) == (True, False), told
     top = await compose(up, "exec", "-T", "console", "berth", "top", "--once")

@@ -10,6 +10,7 @@ from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod, PodSpec, PodStatus
 from berth.bus.interface import Endpoint, Session
 from berth.bus.stages import publish_decision, publish_pending
+from berth.cluster.snapshot import Snapshot
 from berth.exits import UsageError
 from berth.messages.attempts import Decision, Outcome, Pending, encode
 from berth.messages.queue import Helping, PageRequest, QueueAnswer, QueuedPodDetail, WaitingPod, decode_page_request
@@ -299,7 +300,7 @@ async def test_a_pod_that_was_made_anew_is_explained_by_the_watcher_and_not_by_t
     known = await explanation_of(session, POD)
     assert isinstance(known, KnownByWatcher)
     assert known.detail == detail
-    shown = await why_json(session, POD)
+    shown = await why_json(session, POD, Snapshot())
     assert (shown["kind"], shown["uid"], shown["outcome"]) == ("queued", "uid-web", "gated")
     assert shown["sentences"][0] == "default/web is gated and not scheduled: SchedulingGates"
 
