@@ -16,7 +16,7 @@ DEVICES = {name: device_of(device) for name, device in RECORDED["devices"].items
 with lzma.open(DATA / "kubernetes.jsonl.xz", "rt") as lines:
     FROM_LIBRARY = [json.loads(line) for line in lines]
 
-SHARES = 16
+SHARES = 48
 """Tests into which the many cases are divided: one each would cost more than its evaluation."""
 
 

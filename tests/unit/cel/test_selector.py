@@ -103,7 +103,8 @@ ATTRIBUTES = st.dictionaries(
 
 
 @given(ATTRIBUTES, ATTRIBUTES, st.sampled_from([
-    "A.x == A.y", "A.x == 1", "has(A.x) && A.x", 'A.?x.orValue("a") == "a"', "A.exists(k, v, v == 1)", '"x" in A', "A.x.major() == 1",
+    "A.x == A.y", "A.x == 1", "has(A.x) && A.x", 'A.?x.orValue("a") == "a"', "A.exists(k, v, v == 1)", '"x" in A',
+    "A.x.major() == 1",
     'device.attributes["other.example.com"].x == true', "cel.bind(a, A, a.x > 0)", 'device.attributes.all(d, d != "a")',
 ]))  # fmt: skip
 def test_devices_of_one_key_have_one_answer(one: dict, other: dict, expression: str):
