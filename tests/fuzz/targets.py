@@ -498,9 +498,9 @@ TARGETS: dict[str, Target] = {
             b'device.driver == "gpu.example.com" && device.attributes["gpu.example.com"].index in [1, 3u, 2.5]',
             b'device.attributes["gpu.example.com"].?model.optMap(m, m.split("1", -1).sortBy(s, s.size())).hasValue()',
             b'device.capacity["gpu.example.com"].memory.add(quantity("1.5e3")).compareTo(quantity("80Gi")) == -1',
-            b'cel.bind(v, semver("1.2.3-a.1+b"), [v].all(w, w.minor() == 2 || cidr("10.0.0.0/8").containsIP("10.1.1.1")))',
+            b'cel.bind(v, semver("1.2.3-a+b"), [v].all(w, w.minor() == 2 || cidr("10.0.0.0/8").containsIP("10.1.1.1")))',
             b"device.attributes.transformMap(d, a, a.exists(k, v, v == 3), size(d)).size() > 0 ? true : 1/0 == 1",
-            b'"a\u00e9".replace("a", "b", 2).substring(1, 2).matches("^[a-z]+$") || lists.range(3).slice(0, 2) != []',
+            b'"a\\u00e9".replace("a", "b", 2).substring(1, 2).matches("^[a-z]+$") || lists.range(3).slice(0, 2) != []',
         ],
         (CELError,),
     ),
@@ -618,6 +618,7 @@ def _replace_a_value(data: bytearray, chance: random.Random) -> None:
 
 
 FOUND: list[tuple[str, bytes]] = [
+    ("device selector", b"[1].all(w, null.minor() == 2)"),
     ("kubeconfig", KUBECONFIG.replace("https://", "https:/E/").encode()),  # the server was quoted with its password
     ("configuration", CONFIGURATION.replace("retryPeriod: 2s", f"retryPeriod: {'2' * 50}s").encode()),
     ("configuration", CONFIGURATION.replace("parallelism: 16", "parallelism: !!int e").encode()),

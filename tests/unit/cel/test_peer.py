@@ -42,7 +42,7 @@ def by_berth(expression: str) -> object:
     try:
         evaluation = compile_selector(expression).evaluate(DEVICE)
     except CompileError as error:
-        # Kubernetes refuses more than CEL: lists with elements of several types, and constants that cannot be converted.
+        # Kubernetes refuses more than CEL: constants that cannot be converted, lists with elements of several types.
         if "program instantiation failed" in error.reason:
             return "error"
         return "refused" if "expected type" in error.reason else error.reason

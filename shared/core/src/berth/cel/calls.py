@@ -8,7 +8,7 @@ from typing import Any, Final
 from berth.cel.library import FUNCTIONS, costs
 from berth.cel.library.overloads import Overload
 from berth.cel.library.standard import find, shown
-from berth.cel.types import Type, is_dynamic
+from berth.cel.types import NULL, Type, is_dynamic
 from berth.cel.values import ABSENT, UNKNOWN_OVERLOAD, Domains, Failed, Optional, UInt, keys, type_of
 
 
@@ -150,7 +150,7 @@ def without_name(run: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_open(of: Type) -> bool:
-    return is_dynamic(of) or any(map(_is_open, of.params))
+    return is_dynamic(of) or of == NULL or any(map(_is_open, of.params))
 
 
 def _accepts(param: Type, value: Any) -> bool:
