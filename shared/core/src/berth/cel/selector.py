@@ -166,7 +166,10 @@ class Selector:
             EvaluationError: the expression fails on this device.
             UnsupportedError: the device has a value that berth does not read as Kubernetes does.
         """
-        evaluation = self.ask(device)
+        # The usual way first, without a call: a claim asks about every device of a cluster.
+        evaluation = self._answers.get(self.key(device)) if device.problem is None else None
+        if evaluation is None:
+            evaluation = self.ask(device)
         if evaluation.error is not None:
             raise evaluation.error
         return evaluation.matches
