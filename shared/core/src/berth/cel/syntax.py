@@ -39,7 +39,7 @@ class Select:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class FunctionCall:
     id: int
     function: str
     args: tuple[Node, ...]
@@ -54,7 +54,7 @@ class CreateList:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class MapEntry:
     key: Node
     value: Node
     optional: bool = False
@@ -63,7 +63,7 @@ class Entry:
 @dataclass(frozen=True, slots=True)
 class CreateMap:
     id: int
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[MapEntry, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Comprehension:
         return isinstance(self.range, CreateList) and not self.range.elements and self.variable == "#unused"
 
 
-Node = Literal | Ident | Select | Call | CreateList | CreateMap | CreateStruct | Comprehension
+Node = Literal | Ident | Select | FunctionCall | CreateList | CreateMap | CreateStruct | Comprehension
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +226,7 @@ class _Reader:
                     function = value.decode()
                 case _:
                     args.append(self._node(value))
-        call = Call(node_id, function, tuple(args), target)
+        call = FunctionCall(node_id, function, tuple(args), target)
         macro = _MACROS.get((function, len(args))) if target is not None else None
         return macro(self, call) if macro else call
 
@@ -247,7 +247,7 @@ class _Reader:
                 return CreateStruct(node_id, value.decode())
             if number == 2:
                 entry = dict(_fields(value))
-                entries.append(Entry(self._node(entry[3]), self._node(entry[4]), bool(entry.get(5, 0))))
+                entries.append(MapEntry(self._node(entry[3]), self._node(entry[4]), bool(entry.get(5, 0))))
         return CreateMap(node_id, tuple(entries))
 
     def _comprehension(self, node_id: int, data: bytes) -> Node:
@@ -266,18 +266,18 @@ class _Reader:
 
     # -- macros that the parser lacks: those of two variables, existsOne, sortBy
 
-    def _new(self, call: Call) -> int:
+    def _new(self, call: FunctionCall) -> int:
         number = next(self.ids)
         self.positions[number] = self.positions.get(call.id, 0)
         return number
 
-    def _of(self, call: Call, function: str, *args: Node) -> Call:
-        return Call(self._new(call), function, args)
+    def _of(self, call: FunctionCall, function: str, *args: Node) -> FunctionCall:
+        return FunctionCall(self._new(call), function, args)
 
-    def _accu(self, call: Call) -> Ident:
+    def _accu(self, call: FunctionCall) -> Ident:
         return Ident(self._new(call), _ACCU)
 
-    def _loop(self, call: Call, init: Node, condition: Node, step: Node, result: Node | None = None) -> Node:
+    def _loop(self, call: FunctionCall, init: Node, condition: Node, step: Node, result: Node | None = None) -> Node:
         assert call.target is not None  # noqa: S101 - `_call` expands methods only
         names = [self._variable(name) for name in call.args[: _variables(call)]]
         if len(names) == 2 and names[0] == names[1]:
@@ -303,56 +303,56 @@ class _Reader:
         located = Parsed(self.text, node, self.positions).located(node.id, message)
         return CompileError(self.text, f"compilation failed: {located}")
 
-    def _literal_of(self, call: Call, value: object) -> Literal:
+    def _literal_of(self, call: FunctionCall, value: object) -> Literal:
         return Literal(self._new(call), value)
 
-    def _all(self, call: Call) -> Node:
+    def _all(self, call: FunctionCall) -> Node:
         going = self._of(call, "@not_strictly_false", self._accu(call))
         return self._loop(
             call, self._literal_of(call, True), going, self._of(call, "_&&_", self._accu(call), call.args[-1])
         )
 
-    def _exists(self, call: Call) -> Node:
+    def _exists(self, call: FunctionCall) -> Node:
         going = self._of(call, "@not_strictly_false", self._of(call, "!_", self._accu(call)))
         step = self._of(call, "_||_", self._accu(call), call.args[-1])
         return self._loop(call, self._literal_of(call, False), going, step)
 
-    def _exists_one(self, call: Call) -> Node:
+    def _exists_one(self, call: FunctionCall) -> Node:
         one_more = self._of(call, "_+_", self._accu(call), self._literal_of(call, 1))
         step = self._of(call, "_?_:_", call.args[-1], one_more, self._accu(call))
         result = self._of(call, "_==_", self._accu(call), self._literal_of(call, 1))
         return self._loop(call, self._literal_of(call, 0), self._literal_of(call, True), step, result)
 
-    def _filtered(self, call: Call, step: Node) -> Node:
+    def _filtered(self, call: FunctionCall, step: Node) -> Node:
         """The step of transformList and its like: only for elements that pass the filter, if the call has one."""
         if len(call.args) == 3:
             return step
         return self._of(call, "_?_:_", call.args[2], step, self._accu(call))
 
-    def _transform_list(self, call: Call) -> Node:
+    def _transform_list(self, call: FunctionCall) -> Node:
         element = CreateList(self._new(call), (call.args[-1],))
         step = self._filtered(call, self._of(call, "_+_", self._accu(call), element))
         return self._loop(call, CreateList(self._new(call)), self._literal_of(call, True), step)
 
-    def _transform_map(self, call: Call) -> Node:
+    def _transform_map(self, call: FunctionCall) -> Node:
         key = Ident(self._new(call), self._variable(call.args[0]))
         insert = self._of(call, "cel.@mapInsert", self._accu(call), key, call.args[-1])
         return self._into_map(call, insert)
 
-    def _transform_map_entry(self, call: Call) -> Node:
+    def _transform_map_entry(self, call: FunctionCall) -> Node:
         return self._into_map(call, self._of(call, "cel.@mapInsert", self._accu(call), call.args[-1]))
 
-    def _into_map(self, call: Call, insert: Node) -> Node:
+    def _into_map(self, call: FunctionCall, insert: Node) -> Node:
         step = self._filtered(call, insert)
         return self._loop(call, CreateMap(self._new(call)), self._literal_of(call, True), step)
 
-    def _sort_by(self, call: Call) -> Node:
+    def _sort_by(self, call: FunctionCall) -> Node:
         """``cel.bind(input, list, input.@sortByAssociatedKeys(input.map(e, key)))``."""
         assert call.target is not None  # noqa: S101 - `_call` expands methods only
         source = Ident(self._new(call), _SORTED)
         step = self._of(call, "_+_", self._accu(call), CreateList(self._new(call), (call.args[1],)))
         keys = self._loop(
-            Call(self._new(call), "map", call.args, source),
+            FunctionCall(self._new(call), "map", call.args, source),
             CreateList(self._new(call)),
             self._literal_of(call, True),
             step,
@@ -365,7 +365,7 @@ class _Reader:
             init=call.target,
             condition=self._literal_of(call, False),
             step=source,
-            result=Call(self._new(call), "@sortByAssociatedKeys", (keys,), Ident(self._new(call), _SORTED)),
+            result=FunctionCall(self._new(call), "@sortByAssociatedKeys", (keys,), Ident(self._new(call), _SORTED)),
         )
 
 
@@ -373,7 +373,7 @@ _ACCU: Final = "@result"
 _SORTED: Final = "@__sortBy_input__"
 
 
-def _variables(call: Call) -> int:
+def _variables(call: FunctionCall) -> int:
     """How many of the macro's arguments name variables."""
     return 1 if call.function in {"sortBy", "map"} or len(call.args) == 2 else 2
 
@@ -406,7 +406,7 @@ _CONSTANTS: Final[dict[int, Callable[[Any], object]]] = {
     6: bytes.decode,
     7: bytes,
 }
-_MACROS: Final[dict[tuple[str, int], Callable[[_Reader, Call], Node]]] = {
+_MACROS: Final[dict[tuple[str, int], Callable[[_Reader, FunctionCall], Node]]] = {
     ("all", 3): _Reader._all,  # noqa: SLF001
     ("exists", 3): _Reader._exists,  # noqa: SLF001
     ("existsOne", 3): _Reader._exists_one,  # noqa: SLF001

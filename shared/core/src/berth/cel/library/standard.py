@@ -16,7 +16,7 @@ from berth.cel.types import (
     INT,
     STRING,
     UINT,
-    Type,
+    CELType,
     list_of,
     optional_of,
     type_of,
@@ -149,7 +149,7 @@ def _size(value: Any) -> int:
     return len(value)
 
 
-def _conversion(source: Any, to: Type) -> Failed:
+def _conversion(source: Any, to: CELType) -> Failed:
     return Failed(f"type conversion error from '{type_of_value(source).declared()}' to '{to.declared()}'")
 
 
