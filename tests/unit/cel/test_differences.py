@@ -30,6 +30,11 @@ def test_urls_of_unusual_forms_are_refused(text: str):
         compile_selector(f'isURL("{text}")').matches(device())
 
 
+def test_sums_of_long_lists_are_refused():
+    with pytest.raises(UnsupportedError, match="more than 10,000 elements"):
+        compile_selector("(lists.range(9000) + lists.range(9000)).size() > 0").matches(device())
+
+
 def test_other_keys_of_maps_are_refused():
     with pytest.raises(UnsupportedError, match="keys of type list"):
         compile_selector("{[1]: 2}.size() == 1")

@@ -16,19 +16,14 @@ class CostLimitReached(Exception):  # noqa: N818 - it ends an evaluation, as Sto
     pass
 
 
-# Elements that `+` on lists may copy in an evaluation: Kubernetes counts 1 for any such call, since Go does not copy.
-_MAX_COPIED: Final = 10_000_000
-
-
 class CELFrame:
     """One evaluation: the variables, and what it cost so far."""
 
-    __slots__ = ("copied", "cost", "limit", "slots")
+    __slots__ = ("cost", "limit", "slots")
 
     def __init__(self, device: Any, variables: int, limit: int) -> None:
         self.slots: list[Any] = [device] + [None] * variables
         self.cost = 0
-        self.copied = 0
         self.limit = limit
 
     def pay(self, cost: int) -> None:

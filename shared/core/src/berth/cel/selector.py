@@ -14,8 +14,9 @@ from functools import cached_property
 from typing import Any, Final
 
 from berth.cel.calls import CostLimitReached
-from berth.cel.check import check, children
+from berth.cel.check import Checked, check, children
 from berth.cel.errors import CompileError, CostLimitError, EvaluationError, UnsupportedError
+from berth.cel.estimate import estimated_cost
 from berth.cel.library.costs import COST_LIMIT, MAX_LENGTH_BYTES
 from berth.cel.program import CompiledExpression, program
 from berth.cel.syntax import Comprehension, FunctionCall, Ident, Literal, Node, Select, parse
@@ -155,12 +156,18 @@ class DeviceSelector:
     expression: str
     reads: DeviceReads
     program: CompiledExpression
+    checked: Checked = field(repr=False)
     _answers: dict[Hashable, Evaluation] = field(default_factory=dict, repr=False)
 
     @cached_property
     def key(self) -> Callable[[Device], Hashable]:
         """Equal results for devices that are alike for the expression; see `DeviceReads.key`."""
         return self.reads.key()
+
+    @cached_property
+    def estimated_cost(self) -> int:
+        """The most that it can cost on any device."""
+        return estimated_cost(self.checked)
 
     def matches(self, device: Device) -> bool:
         """Whether the device is selected.
@@ -231,8 +238,21 @@ _CONVERSION_ERRORS: Final = {
 }
 
 
+def admit(expression: str) -> DeviceSelector:
+    """Compile a new expression as the API server does, which also bounds what it can cost.
+
+    Raises:
+        CompileError: the API server refuses it.
+        UnsupportedError: valid, but berth does not evaluate it.
+    """
+    selector = compile_selector(expression)
+    if selector.estimated_cost > COST_LIMIT:
+        raise CompileError(expression, "too complex, exceeds cost limit")
+    return selector
+
+
 def compile_selector(expression: str) -> DeviceSelector:
-    """The expression, checked and ready.
+    """The expression, checked and ready. Its cost is not estimated: schedulers take what the API server admitted.
 
     Raises:
         CompileError: the API server would refuse it too.
@@ -242,7 +262,7 @@ def compile_selector(expression: str) -> DeviceSelector:
         raise CompileError(expression, f"Too long: may not be more than {MAX_LENGTH_BYTES} bytes")
     parsed = parse(expression)
     checked = check(parsed)
-    return DeviceSelector(expression, DeviceReads(frozenset(_reads(parsed.root, {}))), program(checked))
+    return DeviceSelector(expression, DeviceReads(frozenset(_reads(parsed.root, {}))), program(checked), checked)
 
 
 # -- which parts of a device an expression reads

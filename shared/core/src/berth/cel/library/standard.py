@@ -33,6 +33,7 @@ from berth.cel.values import (
     Failed,
     Optional,
     UInt,
+    UnknownValueError,
     compare,
     equal,
     key_of,
@@ -55,7 +56,13 @@ def _checked(number: int, like: int) -> int | Failed:
 def add(one: Any, other: Any) -> Any:
     if type(one) in {int, UInt}:
         return _checked(int(one) + int(other), one)
+    if type(one) is list and len(one) + len(other) > _MAX_ELEMENTS:
+        raise UnknownValueError(f"lists of more than {_MAX_ELEMENTS:,} elements")
     return one + other
+
+
+# A sum of lists costs 1 for Kubernetes, since Go does not copy them. Python does: at the cost limit some seconds of that.
+_MAX_ELEMENTS: Final = 10_000
 
 
 def _subtract(one: Any, other: Any) -> Any:
