@@ -24,7 +24,7 @@ DATA = {
     "capacity": {},
 }
 PEER = cel.NewEnv(
-    variables={"device": cel.CELType.Map(cel.CELType.STRING, cel.CELType.DYN)},
+    variables={"device": cel.Type.Map(cel.Type.STRING, cel.Type.DYN)},
     extensions=[ext_bindings.ExtBindings(), ext_optional.ExtOptional(), ext_strings.ExtStrings()],
 )
 
@@ -35,7 +35,7 @@ def by_peer(expression: str) -> object:
         value = PEER.compile(expression).eval(data={"device": DATA})
     except RuntimeError:
         return "error"
-    return value.plain_value() if value.type() == cel.CELType.BOOL else "error"
+    return value.plain_value() if value.type() == cel.Type.BOOL else "error"
 
 
 def by_berth(expression: str) -> object:

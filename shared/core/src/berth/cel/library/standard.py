@@ -61,7 +61,7 @@ def add(one: Any, other: Any) -> Any:
     return one + other
 
 
-# A sum of lists costs 1 for Kubernetes, since Go does not copy them. Python does: at the cost limit some seconds of that.
+# A sum of lists costs 1 for Kubernetes, since Go does not copy them. Python does: seconds of that within the limit.
 _MAX_ELEMENTS: Final = 10_000
 
 
