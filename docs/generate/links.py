@@ -20,7 +20,7 @@ OF_THE_ROOT: Final = ("ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "CHAN
 ELSEWHERE: Final = {"README.md": "docs/index.md"}
 MARK: Final = "shared/cli/src/berth_cli/console/page/mark.svg"
 """The console's mark, also the site's logo."""
-FOUND_LAST: Final = ("adr/", "CONTRIBUTING.md", "CHANGELOG.md", "ARCHITECTURE.md", "protocol.md")
+FOUND_LAST: Final = ("adr/", "CONTRIBUTING.md", "CHANGELOG.md", "ARCHITECTURE.md", "articles.md", "protocol.md")
 """Pages that the search shows after those for users."""
 LINK: Final = re.compile(r"\[([^\]]*)\]\((?!https?:|mailto:|#)([^)#\s]+)(#[^)\s]*)?\)")
 FENCE: Final = re.compile(r"(^ *```.*?^ *```)", re.MULTILINE | re.DOTALL)
@@ -51,7 +51,7 @@ def on_files(files: Files, config: MkDocsConfig) -> None:
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     """Have links lead to where their targets are on the site; what is not on it is named by its path."""
     if page.file.src_uri.startswith(FOUND_LAST):
-        page.meta["search"] = {"boost": 0.1}
+        page.meta["search"] = {"boost": 0.001}
     place = "" if page.file.src_uri in OF_THE_ROOT else "docs"
     folder = posixpath.join(place, posixpath.dirname(page.file.src_uri))
 

@@ -1,4 +1,4 @@
-"""The plots of docs/scale.md and README (SVG), from the figures in docs/scale and of `make bench`.
+"""The plots of docs/performance.md and README (SVG), from the figures in docs/scale and of `make bench`.
 
 They have a background of their own, light or dark as the reader's system is.
 """

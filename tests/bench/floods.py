@@ -21,16 +21,22 @@ import sys
 import tempfile
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
+from msgspec import structs
 from rich.console import Console
 
 from bench.observer import Bound
+from berth.api.meta import ObjectMeta
+from berth.api.pod import Pod, PodSpec
 from berth.bus.session import NatsBus
+from berth.messages.attempts import Candidate, Ranked, decode, encode
+from berth.messages.subjects import Attempt
 from berth_cli.pipeline.accounts import DOMAIN, User, publishes, users
 from harness.servers.bus_users import Services, bus_of_users, inbox_of, password_of, services, settings_of
 from harness.servers.control_plane import HOW_TO_GET_IT, assets_folder, control_plane
@@ -41,6 +47,8 @@ from harness.worlds.cluster_user import ClusterUser, cluster_user, eventually
 UNREACHABLE: Final = 3
 API: Final = f"$JS.{DOMAIN}.API."
 BLOCK: Final = 500  # lines that are sent at once
+DIGITS: Final = 9  # of a running number
+HEARD: Final = 20  # rankings that are copied
 EVERY_SECONDS: Final = 0.25  # between two measured pods
 AFTER_SECONDS: Final = 10.0  # after a flood, all is as before
 LONGEST_SECONDS: Final = 60.0
@@ -69,6 +77,7 @@ class Flood:
     lines: tuple[bytes, ...]
     logs_in: bool = True
     is_connecting: bool = False  # a new connection for each block
+    answers: bool = False  # instead of the lines, sends changed copies of each ranking that the scorers publish
 
     @property
     def title(self) -> str:
@@ -94,9 +103,24 @@ def floods() -> Iterator[Flood]:
         yield Flood(user=user.name, name="subscriptions that stay", lines=(f"SUB {inbox}.{{n}}.> {{n}}\r\n".encode(),))
         yield Flood(user=user.name, name="connections", lines=(b"PING\r\n",), is_connecting=True)
         yield Flood(user=user.name, name="refused subjects", lines=(b"PUB berth.decision.x.{n} 1\r\nx\r\n",))
+    for name, version in (("of the future", "9" * 15), ("of the past", "1")):
+        subject, ranking = "berth.ranked.berth.default.x{n}", encode(_ranking_of_no_pod(version))
+        size = len(ranking.replace(b"{n}", b"0" * DIGITS))
+        line = f"PUB {subject} {size}\r\n".encode() + ranking + b"\r\n"
+        yield Flood(user="scorer", name=f"rankings of no pod, {name}", lines=(line,))
+    yield Flood(user="scorer", name="rankings of pods that wait", lines=(), answers=True)
     yield Flood(user="nobody", name="failed logins", lines=(b"PING\r\n",), logs_in=False, is_connecting=True)
     too_large = (b"PUB $KV.facts.x 9000000\r\n" + b"x" * 100_000,)
     yield Flood(user="people", name="payloads above the limit", lines=too_large, is_connecting=True)
+
+
+def _ranking_of_no_pod(version: str) -> Ranked:
+    """A ranking of a pod that does not exist, of the first attempt of the first watcher."""
+    metadata = ObjectMeta(name="x", namespace="default", uid="x{n}", resource_version=version)
+    spec = PodSpec(scheduler_name="berth")
+    best = Candidate(node="node-1", total=100)
+    pod = Pod(metadata=metadata, spec=spec)
+    return Ranked(attempt="x{n}.1.1", profile="berth", pod=pod, scorer="hostile", candidates=[best])
 
 
 def _kind(subject: str) -> str:
@@ -122,39 +146,76 @@ def _filled(subject: str) -> str:
 
 def pour(flood: Flood, port: int, stopping: Any, sent: Any) -> None:
     """Send until told to stop; runs in a process of its own."""
-    number, client = 0, None
+    number, client, heard = 0, None, deque[bytes](maxlen=HEARD)
     while not stopping.is_set():
         try:
             if client is None or flood.is_connecting:
                 if client is not None:
                     client.close()
-                client = _connected(flood, port)
-            count = 1 if flood.is_connecting else max(1, BLOCK // len(flood.lines))
+                client = _connected(flood, port, heard)
+            lines = [line for message in tuple(heard) for line in _copies(message)] if flood.answers else flood.lines
+            if not lines:
+                sent.value += 1  # it has begun, and waits for the first ranking
+                time.sleep(0.05)
+                continue
+            count = 1 if flood.is_connecting else max(1, BLOCK // len(lines))
             block = b"".join(
-                line.replace(b"{n}", b"%d" % (number + one)) for one in range(1, count + 1) for line in flood.lines
+                line.replace(b"{n}", b"%0*d" % (DIGITS, number + one)) for one in range(1, count + 1) for line in lines
             )
             client.sendall(block)
             number += count
-            sent.value += count * len(flood.lines)
+            sent.value += count * len(lines)
         except OSError:
             client = None
             time.sleep(0.001)
 
 
-def _connected(flood: Flood, port: int) -> socket.socket:
+def _copies(message: bytes) -> Iterator[bytes]:
+    """What a scorer may make of a stored ranking: the same once more, another attempt, other nodes, other subjects."""
+    ranked = decode(message, Ranked)
+    attempt, name = Attempt.parse(ranked.attempt), ranked.pod.metadata.name
+    following = str(Attempt(uid=attempt.uid, term=attempt.term, n=attempt.n + 1))
+    nowhere = [Candidate(node=f"nowhere-{one}", total=2**62) for one in range(8)]
+    for changes, pod in (
+        ({}, name),
+        ({}, "x{n}"),
+        ({"attempt": following, "candidates": nowhere}, name),
+        ({"attempt": following, "candidates": nowhere}, "x{n}"),
+    ):
+        payload = encode(structs.replace(ranked, **changes))  # type: ignore[arg-type] - fields by name
+        subject = f"berth.ranked.{ranked.profile}.{ranked.pod.metadata.namespace}.{pod}"
+        yield f"PUB {subject} {len(payload)}\r\n".encode() + payload + b"\r\n"
+
+
+def _connected(flood: Flood, port: int, heard: deque[bytes]) -> socket.socket:
     client = socket.create_connection(("127.0.0.1", port), timeout=10)
     password = password_of(flood.user) if flood.logs_in else "wrong"
     hello = {"user": flood.user, "pass": password, "verbose": False, "headers": True, "no_responders": True}
     client.sendall(f"CONNECT {json.dumps(hello)}\r\n".encode())
     if not flood.is_connecting:
-        client.sendall(f"SUB {inbox_of(flood.user)}.> 1\r\n".encode())
-        threading.Thread(target=_drop_answers, args=(client,), daemon=True).start()
+        subject = "stored.berth.ranked.>" if flood.answers else f"{inbox_of(flood.user)}.>"
+        client.sendall(f"SUB {subject} 1\r\n".encode())
+        threading.Thread(target=_hear if flood.answers else _drop_answers, args=(client, heard), daemon=True).start()
     else:
         client.recv(4096)
     return client
 
 
-def _drop_answers(client: socket.socket) -> None:
+def _hear(client: socket.socket, heard: deque[bytes]) -> None:
+    """Keep the latest rankings of honest scorers."""
+    room = client.makefile("rb")
+    try:
+        while line := room.readline():
+            if line.startswith(b"HMSG"):
+                *_, headers, total = line.split()
+                payload = room.read(int(total) + 2)[int(headers) : -2]
+                if b'"nowhere-' not in payload and payload not in heard:
+                    heard.append(payload)
+    except OSError:
+        pass
+
+
+def _drop_answers(client: socket.socket, _heard: deque[bytes]) -> None:
     room = bytearray(2**20)
     try:
         while client.recv_into(room):

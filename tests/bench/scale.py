@@ -3,8 +3,9 @@
     make bench-scale                        # everything: ten minutes
     make bench-scale ARGS="nodes waiting"   # these parts
 
-Each part writes its figures to docs/scale, from which `docs/generate` draws the plots of docs/scale.md. `bench.growth`,
-`bench.classes` and `bench.stages` explain the figures. Needs KUBEBUILDER_ASSETS with etcd and kube-apiserver.
+Each part writes its figures to docs/scale, from which `docs/generate` draws the plots of docs/performance.md.
+`bench.growth`, `bench.classes` and `bench.stages` explain the figures. Needs KUBEBUILDER_ASSETS with etcd and
+kube-apiserver.
 """
 
 from __future__ import annotations

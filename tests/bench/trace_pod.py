@@ -202,8 +202,10 @@ def _until(calls: Sequence[Call], begin: int, stored: int, end: End) -> list[Cal
     """The calls from `begin` to the end of the part, whose last message was `stored` then."""
     later = [call for call in calls if call.at >= begin]
     first = {call.function: place for place, call in reversed([*enumerate(later)]) if call.at >= stored}
+    if missing := end.done - first.keys():
+        raise SystemExit(f"want a call of {', '.join(sorted(missing))} at the end of a part: was it renamed?")
     done = max(first[function] for function in end.done)
-    last = next(place for place in range(done, len(later)) if later[place].function == end.then)
+    last = next((place for place in range(done, len(later)) if later[place].function == end.then), len(later))
     return later[: last + 1]
 
 

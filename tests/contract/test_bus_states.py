@@ -115,12 +115,17 @@ async def test_a_broadcast_reaches_all_subscribers_and_is_stored_nowhere(on):
 async def test_a_flood_of_broadcasts_ends_at_the_subscribers_limit_for_some_seconds(on):
     one, sender = [await on.session(name) for name in ("one", "sender")]
     received: list[str] = []
+    copies: list[str] = []
     await one.subscribe("berth.announce.>", lambda subject, *_: received.append(subject.rpartition(".")[2]), most=3)
+    await one.subscribe_stored("berth.ranked.>", lambda copy: copies.append(copy.subject.rpartition(".")[2]), most=3)
     for number in range(10):
         await sender.broadcast(f"berth.announce.berth-scorer.{number}", b"")
+        await sender.publish(f"berth.ranked.berth.default.{number}", b"")
     async with asyncio.timeout(60):
-        while received[-1:] != ["late"]:  # once the limit is renewed
+        while received[-1:] != ["late"] or copies[-1:] != ["late"]:  # once the limits are renewed
             await sender.broadcast("berth.announce.berth-scorer.late", b"")
+            await sender.publish("berth.ranked.berth.default.late", b"")
             await asyncio.sleep(0.5)
-    assert received[:3] == ["0", "1", "2"]
-    assert "3" not in received
+    for found in (received, copies):
+        assert found[:3] == ["0", "1", "2"]
+        assert "3" not in found

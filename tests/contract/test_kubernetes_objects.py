@@ -246,6 +246,43 @@ async def test_json_patch_changes_one_place(kubernetes_api: KubernetesApi):
     assert patched.body["metadata"]["labels"] == {"tier": "back", "example.com/track": "stable"}
 
 
+@pytest.mark.parametrize(
+    ("operations", "code"),
+    [
+        ([{"op": "replace", "path": "/spec/none/here", "value": 1}], 422),
+        ([{"op": "test", "path": "/metadata/name", "value": "other"}], 422),
+        ([{"op": "add", "path": "/spec/containers/9", "value": {}}], 422),
+        ({"op": "remove", "path": "/spec"}, 400),
+        ([{"op": "copy", "from": "/metadata/name", "path": "/metadata/labels/a"}], 200),
+    ],
+)
+async def test_json_patch_applies_or_is_refused(kubernetes_api: KubernetesApi, operations: object, code: int):
+    await kubernetes_api.add_pod("web", labels={"app": "web"})
+    patched = await kubernetes_api.patch(f"{kubernetes_api.pods}/web", operations, JSON_PATCH)
+    assert patched.code == code
+    if code == 200:
+        assert patched.body["metadata"]["labels"] == {"app": "web", "a": "web"}
+
+
+async def test_a_namespace_of_every_cluster_cannot_be_deleted(kubernetes_api: KubernetesApi):
+    for name in ("default", "kube-system", "kube-public"):
+        refused = await kubernetes_api.delete(f"/api/v1/namespaces/{name}")
+        assert (refused.code, refused.body["reason"]) == (403, "Forbidden")
+        assert refused.body["message"] == f'namespaces "{name}" is forbidden: this namespace may not be deleted'
+
+
+async def test_a_secret_has_its_text_encoded(kubernetes_api: KubernetesApi):
+    body = {"metadata": {"name": "login"}, "data": {"user": "bWU="}, "stringData": {"word": "pass"}}
+    created = await kubernetes_api.post(f"/api/v1/namespaces/{kubernetes_api.namespace}/secrets", body)
+    assert (created.code, created.body["type"]) == (201, "Opaque")
+    assert created.body["data"] == {"user": "bWU=", "word": "cGFzcw=="}
+    assert "stringData" not in created.body
+    path = f"/api/v1/namespaces/{kubernetes_api.namespace}/secrets/login"
+    changed = await kubernetes_api.patch(path, {"stringData": {"word": "past"}})
+    assert changed.body["data"] == {"user": "bWU=", "word": "cGFzdA=="}
+    assert "stringData" not in changed.body
+
+
 async def test_patch_with_an_old_resource_version_is_a_conflict(kubernetes_api: KubernetesApi):
     await kubernetes_api.add_pod("web")
     patch = {"metadata": {"resourceVersion": "1", "labels": {"a": "b"}}}

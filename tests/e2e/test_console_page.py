@@ -26,6 +26,9 @@ NOW = "2026-01-01T12:00:00Z"
 QUEUES = {"active": 0, "backoff": 0, "unschedulable": 2, "gated": 0}
 FIGURES = {
     "seconds": 60,
+    "step": 1,
+    "begin": 1_799_999_950.0,
+    "since": 1_799_999_950.0,
     "outcomes": {},
     "profiles": {},
     "namespaces": {},
@@ -36,7 +39,15 @@ FIGURES = {
     "ranked": None,
     "decided": None,
 }
-SERVICES = {"queues": {}, "in_flight": {}, "window": {}, "draining": False, "attention": [], "processes": []}
+SERVICES = {
+    "queues": {},
+    "in_flight": {},
+    "window": {},
+    "draining": False,
+    "attention": [],
+    "processes": [],
+    "streams": [],
+}
 
 
 class ToldConsole:
@@ -268,6 +279,79 @@ async def test_ask_again_now_marks_the_two_best_nodes_and_the_present_one(
     assert await badges(driver, ".card:not(.now)") == {"n2": "chosen", "n3": "runner-up"}
 
 
+POINTS = """
+return [...document.querySelectorAll(".candidates li")].map((each) => [
+  each.querySelector("a").textContent, each.querySelector(".apart").textContent,
+  Object.fromEntries([...each.querySelectorAll(".difference i")].map((part) => part.title.split(" "))),
+]);
+"""
+"""Of each candidate: its node, its points apart from the best node, and those of each plugin."""
+
+
+async def test_candidates_are_shown_by_what_separates_them_from_the_best(told: ToldConsole, driver: WebDriver):
+    def a_candidate(node: str, newcomers: int = 0, **points: int) -> dict[str, object]:
+        total = sum(points.values())
+        scores = {plugin: {"points": each, "score": each, "weight": 1} for plugin, each in points.items()}
+        costs = {"pods": 0, "loss": 2.0, "newcomers": newcomers, "estimate": total - 2.0 * newcomers}
+        return {"node": node, "total": total, "scores": scores, **costs}
+
+    candidates = [
+        a_candidate("n0", Fit=60, Traffic=40, Taints=300),
+        a_candidate("n1", Fit=70, Traffic=20, Taints=300),
+        a_candidate("n2", newcomers=3, Fit=60, Traffic=40, Taints=300),
+        {**a_candidate("n3"), "total": 350, "estimate": 350},  # of which only the total was kept
+    ]
+    decided = {**DECIDED, **ranked(node="n0", candidates=candidates), "outcome": "bound"}
+    told.answer(f"{POD}/why", {**decided, "sentences": ["default/web is on n0"]})
+    await go(driver, f"{told.url}#/pod/default/web")
+    await see(driver, ".equal", r"Equal on all:\s+Taints 300")
+    assert await run(driver, POINTS) == [
+        ["n0", "", {}],
+        ["n2", "\u22126", {"Newcomers": "\u22126"}],
+        ["n1", "\u221210", {"Fit": "+10", "Traffic": "\u221220"}],
+        ["n3", "\u221250", {"in": "all"}],
+    ]
+    assert "Taints" not in await see(driver, ".keys", "Traffic.*Fit.*Newcomers")
+
+
+async def test_a_pod_that_nobody_knows_is_said_to_be_unknown(told: ToldConsole, driver: WebDriver):
+    told.begin(
+        decisions=[a_decision(1, "batch"), [*a_decision(2, "berth")[:1], "shop", "web", *a_decision(2, "berth")[3:]]]
+    )
+    told.answer(f"{POD}/why", {"error": "looking for a Decision on pod 'default/web': there is none"}, status=404)
+    told.answer(f"{POD}/trace", {"messages": []})
+    told.answer(f"{POD}/queue", {"pod": "default/web", "queued": None, "sentences": []})
+    await go(driver, f"{told.url}#/pod/default/web")
+    await see(
+        driver,
+        ".verdict",
+        r"unknown\s+Berth knows no pod of this name.*there is none\..*Is the name right.*There is shop/web\.",
+    )
+    told.answer(f"{POD}/queue", {"error": "asking which pods wait: no watcher leads"}, status=503)
+    text = await see(driver, ".verdict", "Whether it waits is unknown: asking which pods wait: no watcher leads")
+    assert "knows no pod" not in text
+
+
+async def test_a_link_names_one_message_of_a_pod(told: ToldConsole, driver: WebDriver):
+    def a_message(second: int, stage: str) -> dict[str, object]:
+        message = {
+            "at": f"2026-01-01T12:00:0{second}Z",
+            "since_seconds": second or None,
+            "stage": stage,
+            "text": "said",
+        }
+        return {**message, "subject": f"berth.{stage}.berth.default.web", "message": {"number": second}}
+
+    told.answer(f"{POD}/why", DECIDED)
+    told.answer(f"{POD}/trace", {"messages": [a_message(0, "pending"), a_message(3, "ranked")]})
+    told.answer(f"{POD}/queue", {"pod": "default/web", "queued": None, "sentences": []})
+    await go(driver, f"{told.url}#/pod/default/web?at=2026-01-01T12:00:03Z")
+    await see(driver, ".trace .marked", r'ranked.*"number": 3')
+    assert len(driver.find_elements(By.CSS_SELECTOR, ".trace details[open]")) == 1
+    around = driver.find_element(By.CSS_SELECTOR, ".marked p a").get_attribute("href")
+    assert around.endswith("#/decisions?from=2026-01-01T11%3A59%3A58Z&to=2026-01-01T12%3A00%3A08Z")
+
+
 # --- the queue
 
 
@@ -287,6 +371,7 @@ async def test_what_would_help_a_group_is_asked_again_and_has_its_age(told: Told
     told.answer("/api/queue", a_list(a_pod_in_the_queue()))
     told.answer(f"{POD}/queue", waits(remedies=[{"plugin": "NodeResourcesFit", "text": "asks for 8 CPU"}]))
     await go(driver, f"{told.url}#/queue")
+    await see(driver, ".groups summary", r"^1 pod\s+asks for 8 CPU\s+NodeResourcesFit$")
     await click(driver, ".groups summary", "NodeResourcesFit")
     await see(driver, ".helps", r"asks for 8 CPU.*Asked \d+ s ago")
     told.answer(f"{POD}/queue", waits(remedies=[{"plugin": "NodeResourcesFit", "text": "asks for 16 CPU"}]))
@@ -544,3 +629,199 @@ async def test_a_page_has_one_stream_whatever_happens(told: ToldConsole, driver:
     await go(driver, told.url)
     await see(driver, ".totals", "^2 nodes")
     assert await asyncio.to_thread(driver.execute_async_script, STREAMS) == [1, 0, 1, 1]
+
+
+# --- a time, and what is saved
+
+BAR = [0] * 60
+
+
+def counted(seconds: int, bound: int, **more: object) -> dict[str, object]:
+    """Figures of a time that ends at 1,800,000,000, with all Decisions in its last bar."""
+    step, begin = seconds // 60, 1_800_000_000.0 - seconds
+    series = {"bound": [*BAR[1:], bound]}
+    span = {"seconds": seconds, "step": step, "begin": begin, "since": begin}
+    return {**FIGURES, **span, "outcomes": {"bound": bound}, "series": series, **more}
+
+
+async def test_a_longer_time_is_chosen_and_in_the_address(told: ToldConsole, driver: WebDriver):
+    known = {"since": 1_800_000_000.0 - 600}
+    longer = [counted(900, 120), counted(3600, 3000, **known)]
+    told.begin(decisions=[a_decision(0, "berth")], figures=counted(60, 6), longer=longer, now=1_800_000_000.0)
+    await go(driver, f"{told.url}#/decisions")
+    await see(driver, ".counter", r"^6\s+bound$")
+    await click(driver, ".cards .choice input[value='900']")
+    await see(driver, ".counter", r"^120\s+bound$")
+    await see(driver, ".card", "At most 120 Decisions in 15 s")
+    await go(driver, f"{told.url}#/decisions?span=3600&outcome=bound")
+    await see(driver, ".counter", r"^3,000\s+bound$")
+    await see(driver, ".card", r"At most 3,000 Decisions in a minute\. Known from \d\d:\d\d:\d\d on")
+    await see(driver, ".counter", r"^5\.\d\s+bound a second")  # of the ten minutes that are known
+    assert "span=3600" in driver.current_url
+
+
+async def test_a_link_holds_a_time(told: ToldConsole, driver: WebDriver):
+    told.begin(decisions=[a_decision(0, "berth")], figures=counted(60, 6), now=1_800_000_000.0)
+    told.answer(
+        "/api/decisions", {"now": 0, "until": None, "figures": counted(60, 1), "decisions": [a_decision(-9, "old")]}
+    )
+    await go(driver, f"{told.url}#/decisions")
+    await click(driver, "button", "Hold this time")
+    await see(driver, ".then", r"2027-01-1\d \d\d:\d\d:\d\d to .*1 Decisions\.")
+    await see(driver, ".lines", "old--9")
+    assert "berth-0" not in driver.find_element(By.CSS_SELECTOR, ".lines").text
+    held = driver.current_url
+    assert "from=2027-01-15T07%3A59%3A00Z&to=2027-01-15T08%3A00%3A0" in held
+    await click(driver, ".then a", "Back to now")
+    await see(driver, ".lines", "berth-0")
+    told.answer("/api/decisions", {"error": "listing Decisions: want a time of at most 86400 s"}, status=400)
+    await go(driver, held)
+    await see(driver, ".then", "want a time of at most 86400 s")
+
+
+async def test_what_is_chosen_is_in_the_address(told: ToldConsole, driver: WebDriver):
+    told.answer("/api/queue", a_list(a_pod_in_the_queue()))
+    await go(driver, f"{told.url}#/cluster?by=memory&text=n1")
+    await see(driver, ".totals", "^1 of 2 nodes")
+    assert driver.find_element(By.CSS_SELECTOR, "input[name=by]:checked").get_attribute("value") == "memory"
+    await go(driver, f"{told.url}#/queue")
+    await click(driver, ".lane[data-queue=gated]")
+    await wait_for(lambda: driver.current_url.endswith("#/queue?queue=gated"), "the queue in the address")
+    await go(driver, f"{told.url}#/cluster?by=nonsense&zone=%ff&profile=__proto__")
+    await see(driver, ".totals", "nodes")
+    assert severe(driver) == []
+
+
+SAVED = """
+const done = arguments[arguments.length - 1];
+const make = URL.createObjectURL;
+URL.createObjectURL = (blob) => { blob.text().then(done); return make.call(URL, blob); };
+document.getElementById("save").click();
+"""
+"""Save what is shown; returns the file's text."""
+
+
+async def test_what_is_shown_is_saved_as_json(told: ToldConsole, driver: WebDriver):
+    told.begin(decisions=[a_decision(1, "berth"), a_decision(2, "batch")], figures=counted(60, 2))
+    told.answer("/api/queue", a_list(a_pod_in_the_queue()))
+    told.answer(f"{POD}/why", DECIDED)
+    told.answer(f"{POD}/trace", {"messages": []})
+    told.answer(f"{POD}/queue", waits())
+    shown = {
+        "decisions?profile=batch": (
+            ".lines",
+            "batch-2",
+            lambda saved: [each["pod"] for each in saved["decisions"]] == ["batch-2"],
+        ),
+        "queue": (".rows", "default/web", lambda saved: saved["pods"][0]["name"] == "web"),
+        "cluster": (".totals", "^2 nodes", lambda saved: [each["name"] for each in saved["nodes"]] == ["n0", "n1"]),
+        "services": ("h2", "Nothing needs attention", lambda saved: saved["attention"] == []),
+        "pod/default/web": (".verdict", "Waits", lambda saved: saved["why"]["outcome"] == "unschedulable"),
+    }
+    for view, (selector, pattern, is_right) in shown.items():
+        await go(driver, f"{told.url}#/{view}")
+        await see(driver, selector, pattern)
+        saved = json.loads(await asyncio.to_thread(driver.execute_async_script, SAVED))
+        assert (saved["view"], saved["source"]) == (
+            view.split("?")[0].split("/")[0],
+            "cluster uid-1, NATS nats://there:4222",
+        )
+        assert is_right(saved["shown"]), saved
+    assert severe(driver) == []
+
+
+# --- the services
+
+
+def a_process(name: str, **more: object) -> dict[str, object]:
+    service = name.partition(" ")[0]
+    state = {"leads": False, "ready": True, "silent": False, "version": "0.1.0", "configuration": "c1"}
+    return {"name": name, "service": service, "state": "ready", **state, "figures": "", **more}
+
+
+def services_at_work() -> dict[str, object]:
+    consumer = {"name": "scorer", "undelivered": 7, "unacknowledged": 5, "redelivered": 1}
+    stream = {"name": "PENDING", "messages": 12, "bytes": 4096, "oldest": 9.0, "is_slow": True, "consumers": [consumer]}
+    processes = [
+        a_process("binder a", leads=True, state="leads for 2 min 3 s, epoch 4"),
+        a_process("scorer b", configuration="c2"),
+        a_process("scorer c", ready=False, state="not ready: <b>no mirror</b>"),
+        a_process("watcher d", leads=False, state="stands by"),
+    ]
+    return {**SERVICES, "processes": processes, "streams": [stream], "attention": ["no watcher leads"]}
+
+
+async def test_services_show_leaders_lag_and_what_differs(told: ToldConsole, driver: WebDriver):
+    told.begin(services=services_at_work())
+    await go(driver, f"{told.url}#/services")
+    await see(driver, ".counter", r"^none leads\s+watcher$")
+    await see(driver, ".counter", r"^leads\s+binder$")
+    await see(driver, ".counter", r"^1 of 2\s+scorers ready$")
+    await see(driver, ".counter", r"^12\s+to be ranked$")
+    await see(driver, ".card", r"Needs attention\s+no watcher leads")
+    await see(driver, "tr", r"scorer c\s+not ready: <b>no mirror</b>")
+    await see(driver, "tr", r"PENDING pods to be ranked\s+scorer\s+12\s+7\s+5\s+1\s+9\.0 s")
+    marked = [each.text for each in driver.find_elements(By.CSS_SELECTOR, "td .problem, td.problem")]
+    assert marked == ["c2", "not ready: <b>no mirror</b>", "9.0 s"]
+
+
+# --- a narrow window
+
+CUT = """
+const width = document.documentElement.clientWidth;
+return [...document.querySelectorAll("body *")].filter((each) => {
+  if (!each.checkVisibility() || each.closest(".hidden, .skip, canvas, .scroll table:not(.rows), thead")) return false;
+  const box = each.getBoundingClientRect();
+  const style = getComputedStyle(each);
+  const scrolls = each.matches(".scroll, input, select, pre");
+  const isCut = style.overflowX !== "visible" && each.scrollWidth > each.clientWidth + 1 && !scrolls;
+  return box.width && (box.right > width + 1 || isCut);
+}).map((each) => `${each.tagName}.${each.className} ${each.innerText?.slice(0, 60)}`);
+"""
+"""What a narrow window cuts off; a box that scrolls says so by a shadow."""
+
+
+async def test_nothing_is_cut_off_at_400_pixels(told: ToldConsole):
+    long = "x" * 60
+    told.begin(
+        decisions=[
+            [
+                *a_decision(1, "berth")[:2],
+                f"web-{long}",
+                "berth",
+                "unschedulable",
+                "",
+                f"0/12 nodes: {long}",
+                1.0,
+                1.1,
+                1.2,
+                3,
+            ]
+        ],
+        figures={**counted(60, 2), "profiles": {long: 2}, "namespaces": {long: 1}},
+        services=services_at_work(),
+        shadows=[a_shadow(1)],
+        differences=[
+            [1.0, "packed", "default", f"web-{long}", "berth", "node", f"node-{long}", "n1", 3, 2, "", "bound", "n0"]
+        ],
+    )
+    told.answer("/api/queue", a_list(a_pod_in_the_queue(f"web-{long}", message=f"0/2 nodes: {long}", attempts=3)))
+    told.answer(
+        f"{POD}/why",
+        {**DECIDED, **ranked(node="n2"), "outcome": "bound", "sentences": [f"default/web is on n2 {long}"]},
+    )
+    told.answer(f"{POD}/trace", {"messages": []})
+    told.answer(f"{POD}/queue", waits(remedies=[{"plugin": "NodeResourcesFit", "text": f"asks for {long}"}]))
+    shown = {
+        "decisions": (".lines", "unschedulable.*0/12"),
+        "queue": (".rows", "Again|Tries"),
+        "services": (".rows", "PENDING"),
+        "shadow": (".rows", "packed"),
+        "pod/default/web": (".candidates", "n2"),
+        "cluster": (".totals", "2 nodes"),
+    }
+    with browser(width=400, height=860) as narrow:
+        for view, (selector, pattern) in shown.items():
+            await go(narrow, f"{told.url}#/{view}")
+            await see(narrow, selector, pattern)
+            assert await run(narrow, CUT) == [], view

@@ -1,4 +1,4 @@
-"""What `-v` has the services log about pods: the table in docs/operating.md, counted in the logs of real processes."""
+"""What `-v` has the services log about pods: the table in docs/metrics.md, counted in the logs of real processes."""
 
 import json
 import re
@@ -12,7 +12,7 @@ from harness.worlds.pipeline import BerthUp, berth_up
 
 pytestmark = [pytest.mark.requires("nats-server"), pytest.mark.timeout(180)]
 
-PAGE = Path(__file__).parents[2] / "docs" / "operating.md"
+PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 ROW = re.compile(r"^\| (\d+) \| (\S+) \| `([^`]+)` \| (.+) \| .+ \|$", re.MULTILINE)
 PODS, NODES = 10, 5
 SERVICES = {"watcher", "scorer", "binder"}

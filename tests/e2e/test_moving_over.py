@@ -35,7 +35,10 @@ SLACK_SECONDS = 10.0
 
 
 def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    """Of the steps, which come before the heading about clusters without another scheduler."""
+    steps, heading, _ = PAGE.read_text().partition("\n## A cluster whose only scheduler is berth\n")
+    assert heading
+    return re.findall(rf"^```{language}\n(.*?)^```", steps, re.DOTALL | re.MULTILINE)
 
 
 @pytest.fixture

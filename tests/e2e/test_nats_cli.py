@@ -1,4 +1,4 @@
-"""The commands of docs/nats-cli.md, in their order, on a running pipeline with NATS's user `people`."""
+"""The commands of docs/nats.md, in their order, on a running pipeline with NATS's user `people`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from harness.worlds.pipeline import BerthUp, berth_up
 pytestmark = [pytest.mark.requires("nats-server", "nats-cli"), pytest.mark.timeout(180)]
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs/nats-cli.md").read_text()
+PAGE = (ROOT / "docs/nats.md").read_text()
 COMMANDS = re.findall(r"^\$ (nats .*)$", PAGE, re.MULTILINE)
 WEB = next(yaml.safe_load_all((ROOT / "docs/tracing/pods.yaml").read_text()))
 SECONDS = 20.0

@@ -23,7 +23,8 @@ from harness.worlds.pipeline import berth_up
 
 pytestmark = [pytest.mark.requires("kubebuilder_assets", "nats-server"), pytest.mark.timeout(240)]
 
-PAGE = Path(__file__).parents[2] / "docs/rights.md"
+PAGE = Path(__file__).parents[2] / "docs/kubernetes.md"
+HEADING = "\n## An account for `berth up`\n"
 READY_SECONDS = 60.0
 SELECTED = "volume.kubernetes.io/selected-node"
 CLAIM = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
@@ -95,7 +96,8 @@ async def test_one_account_whose_kubeconfig_the_documented_commands_make_may_do_
     await grant(cluster_outside.api)
     mine = own_control_plane.kubeconfig_path
     assert "certificate-authority-data" not in mine.read_text()
-    _applying, making = re.findall(r"^```sh\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    section = PAGE.read_text().split(HEADING)[1]
+    _applying, making = re.findall(r"^```sh\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
     *commands, starting = making.splitlines()
     environment = {**os.environ, "KUBECONFIG": str(mine)}
     shell = ["bash", "-euo", "pipefail", "-c", "\n".join(commands)]

@@ -1,4 +1,4 @@
-"""docs/scale.md: a berth for each group of nodes, on one cluster."""
+"""docs/nats.md: a berth for each group of nodes, on one cluster."""
 
 import asyncio
 from pathlib import Path

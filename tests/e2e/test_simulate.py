@@ -167,3 +167,10 @@ def test_the_documented_example_prints_what_the_page_shows():
     done = simulate(*command.split(), cwd=ROOT)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == shown.split("```", 1)[0]
+
+
+def test_the_command_of_the_readme_runs_as_it_stands():
+    (command,) = (line for line in (ROOT / "README.md").read_text().splitlines() if "berth simulate " in line)
+    done = simulate(*command.split("berth simulate ", 1)[1].split(), cwd=ROOT)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "placed 4 of 5 pods" in done.stdout

@@ -90,7 +90,7 @@ def test_a_nats_server_of_no_use_is_told_the_remedy(tmp_path: Path, configuratio
 
 
 def test_credentials_that_the_api_server_refuses_are_one_sentence(own_control_plane: ControlPlane, tmp_path: Path):
-    kubeconfig = own_control_plane.write_kubeconfig("nobody", "wrong")
+    kubeconfig = own_control_plane.write_kubeconfig("stranger", "wrong")
     with berth_up("--kubeconfig", kubeconfig, folder=tmp_path) as berth:
         assert berth.wait(60) == 2
         (line,) = berth.said.splitlines()

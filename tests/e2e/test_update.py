@@ -33,7 +33,7 @@ AS_VERSION = (
 )
 LED = ("watcher", "binder")
 WATCHER_FIRST = ("watcher", "scorer", "binder")
-"""As docs/kubernetes.md has it."""
+"""As docs/operating.md has it."""
 SCORER_FIRST = ("scorer", "binder", "watcher")
 BINDER_FIRST = ("binder", "watcher", "scorer")
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/berth/leases"

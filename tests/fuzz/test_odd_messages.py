@@ -14,8 +14,8 @@ import pytest
 
 from berth.api.config.encode import ConfigurationDigests
 from berth.api.workloads import Lease
-from berth.bus.interface import Entry, StoredMessage
-from berth.decoding import decode_json
+from berth.bus.interface import Entry, ServiceInstance, StoredMessage
+from berth.decoding import MALFORMED, decode_json
 from berth.errors import DecodeError
 from berth.leader.lease import held_record, is_live, observe, released_record
 from berth.leader.session import number_in_control
@@ -27,13 +27,17 @@ from berth.messages.attempts import (
     Pending,
     Ranked,
     Watermark,
+    decode,
     decode_versioned,
     encode,
 )
 from berth.messages.livedata import Bandwidth
 from berth.messages.queue import PageRequest, PodRequest, decode_page_request, decode_pod_request
+from berth.messages.shadow import ShadowComparison
 from berth.settings.settings import LeaseSettings
 from berth_cli.console.model import ConsoleModel
+from berth_cli.options import PodName
+from berth_cli.services import Statistics, activity, attention, missing, queue_lines, seen
 from berth_metrics_collector.nodenames import MirroredNodes
 from berth_metrics_collector.samplestore import SampleStore
 from fuzz.fields import MISSING, NUMBERS, TEXTS, Odd, at, odd_values, struct_fields, with_value
@@ -54,6 +58,7 @@ LEASE_SPEC: Final = {
     "renewTime": NOW,
     "leaseTransitions": 1,
 }
+SERVICES_SEEN: Final = ("watcher", "binder", "scorer", "metrics-collector", "shadow")
 OWN: Final = ConfigurationDigests(config="own", profiles={"berth": "own"}, settings="own")
 LARGEST_INT32: Final = 2**31 - 1
 
@@ -137,6 +142,54 @@ def _dead_letter(name: str) -> Body:
     return {"schema": 1, "config": "other", **where, "attempt": f"uid-{name}.7.1", "payload": "{}"}
 
 
+def _shown(scorer: str) -> Body:
+    """One ranking of a difference."""
+    parts = ("evaluated", "feasible", "nodes", "candidates", "rejections", "message")
+    ranking = {name: value for name, value in _report("x").items() if name in parts}
+    return {**ranking, "scorer": scorer, "config": "other", "preempts_on": HONEST_NODES[0], "error": ""}
+
+
+def _comparison(name: str) -> Body:
+    about = {
+        "attempt": f"uid-{name}.7.1",
+        "profile": "berth",
+        "namespace": NAMESPACE,
+        "pod": name,
+        "uid": f"uid-{name}",
+    }
+    found = {"result": "node", "points_apart": 3, "place": 2, "refused_by": "NodeName", "reason": "no"}
+    rankings = {"live": _shown("scorer-1"), "own": _shown("shadow-1")}
+    decided = {"outcome": "bound", "node": HONEST_NODES[1]}
+    return {"schema": 1, "config": "other", "shadow": "east", **about, **found, **rankings, **decided}
+
+
+def _statistics(_: str) -> Body:
+    """What a service says of itself, with a shadow's numbers."""
+    shadow = {
+        "name": "east",
+        "compared": 7,
+        "results": {"equal": 3},
+        "skipped": {"busy": 1},
+        "refused_by": {"NodeName": 1},
+        "placed_against": {"NodeName": 1},
+        "points_apart": 0.5,
+    }
+    return {
+        "configuration": "other",
+        "profiles": {"berth": "x"},
+        "settings": "s",
+        "readiness": "ready",
+        "gone": [{"service": "scorer", "identity": "scorer-9", "seconds": 20.0}],
+        "leading": {"number": 7, "seconds": 3.5},
+        "queues": {"active": 3},
+        "in_flight": {"berth": 3},
+        "window": {"berth": 64},
+        "stalled": [{"profile": "berth", "waits_for": "scorer", "pods": 3}],
+        "draining": False,
+        "shadow": shadow,
+    }
+
+
 def _announcement(name: str) -> Body:
     about = {"service": "scorer", "identity": name, "config": "other", "profiles": {"berth": "x"}, "settings": "s"}
     return {"schema": 1, **about, "leaving": False, "held": ["uid-x.7.1"]}
@@ -202,6 +255,37 @@ def _is_announced(_: WholeCycle, __: str, data: bytes) -> None:
     peers.pass_time(2000.0)
 
 
+def _is_compared(_: WholeCycle, name: str, data: bytes) -> None:
+    """The console, on the subject that the message has."""
+    try:
+        subject = decode(data, ShadowComparison).subject
+    except DecodeError:
+        subject = f"berth.shadow.east.berth.{NAMESPACE}.{name}"
+    model = ConsoleModel()
+    model.shadows.received(subject, data, 1000.0)
+    for line in model.shadows.lines():
+        pod = PodName(namespace=line.namespace, name=line.pod)
+        msgspec.json.encode(model.shadows.document(line.shadow, pod))
+    msgspec.json.encode(model.changes(now=1000.0, every_second=True))
+    msgspec.json.encode(model.whole(now=1000.0))
+
+
+def _is_said_of_itself(_: WholeCycle, name: str, data: bytes) -> None:
+    """``berth top``, ``why`` and the console."""
+    try:
+        stats = msgspec.json.decode(data)
+    except MALFORMED:
+        return
+    said = [ServiceInstance(service=f"berth-{one}", identity=name, version="1", stats=stats) for one in SERVICES_SEEN]
+    processes = seen(said)
+    for one in processes:
+        activity(one)
+    [*attention(processes), *queue_lines(processes), *missing(processes)]
+    model = ConsoleModel()
+    model.services_answered(said)
+    msgspec.json.encode(model.whole(now=1000.0))
+
+
 def _is_asked(kind: Callable[[bytes], Any]) -> Callable[[WholeCycle, str, bytes], None]:
     def read(world: WholeCycle, _: str, data: bytes) -> None:
         answers = world.watcher.core.answers
@@ -255,6 +339,8 @@ READINGS: Final[Mapping[str, Reading]] = {
         read=_is_sampled,
     ),
     "Announcement": Reading(kind=Announcement, forms=(_announcement,), read=_is_announced),
+    "ShadowComparison": Reading(kind=ShadowComparison, forms=(_comparison,), read=_is_compared),
+    "Statistics": Reading(kind=Statistics, forms=(_statistics,), read=_is_said_of_itself),
     "PageRequest": Reading(
         kind=PageRequest,
         forms=(lambda _: {"schema": 1, "queue": "active", "namespace": NAMESPACE, "start": 0},),

@@ -656,7 +656,7 @@ NOT_OF_PODS: Final = tuple(
     f".{name}"
     for name in (
         "_advanced_at",
-        "_always",
+        "always",
         "_bound_at",
         "_by_query",
         "_classes",

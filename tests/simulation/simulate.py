@@ -24,7 +24,7 @@ from berth_binder.core import BinderCore
 from berth_binder.decisions.conflictcheck import ConflictCheck
 from berth_metrics_collector import service as collector_service
 from berth_scorer.core import Backlog, ScorerCore
-from berth_scorer.service import RankingPublisher
+from berth_scorer.effects import RankingPublisher
 from berth_watcher import service as watcher_service
 from berth_watcher.core import WatcherCore
 from berth_watcher.queue import requeue

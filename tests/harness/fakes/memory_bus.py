@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mappi
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, ParamSpec, Protocol, TypeVar
 
 import msgspec
 
@@ -55,6 +55,7 @@ from harness.fakes.memory_queue import MemoryDeliveries, WorkQueue
 from harness.fakes.memory_streams import MemoryReader, MemoryStream, is_subject, matches
 
 T = TypeVar("T")
+P = ParamSpec("P")
 ALL: Final = (">",)
 PAGE: Final = 1000
 
@@ -354,8 +355,9 @@ class MemorySession(Session):
         heard = limited(listener, most) if most else listener
         await self._answer(lambda: self._stop_listening.append(self._store.listen(subject, heard)))
 
-    async def subscribe_stored(self, subject: str, listener: StoredListener) -> None:
-        await self._answer(lambda: self._stop_listening.append(self._store.listen_stored(subject, listener)))
+    async def subscribe_stored(self, subject: str, listener: StoredListener, *, most: int = 0) -> None:
+        heard = limited(listener, most) if most else listener
+        await self._answer(lambda: self._stop_listening.append(self._store.listen_stored(subject, heard)))
 
     async def broadcast(self, subject: str, data: bytes) -> None:
         await self._answer(lambda: self._store.tell_listeners(subject, data, {}))
@@ -574,17 +576,17 @@ Listener = Callable[[str, bytes, Mapping[str, str]], None]
 Stats = Callable[[], Mapping[str, object]]
 
 
-def limited(listener: Listener, most: int) -> Listener:
+def limited(listener: Callable[P, None], most: int) -> Callable[P, None]:
     """The listener, called at most so often in each period."""
     loop = asyncio.get_running_loop()
     began, count = loop.time(), 0
 
-    def listen(subject: str, data: bytes, headers: Mapping[str, str]) -> None:
+    def listen(*message: P.args, **parts: P.kwargs) -> None:
         nonlocal began, count
         if loop.time() - began >= LIMIT_SECONDS:
             began, count = loop.time(), 0
         count += 1
         if count <= most:
-            listener(subject, data, headers)
+            listener(*message, **parts)
 
     return listen

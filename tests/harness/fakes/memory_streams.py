@@ -9,7 +9,6 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Final, Generic, TypeVar
 
-from berth.bus.connection import message_size
 from berth.bus.interface import (
     MESSAGE_ID,
     PubAck,
@@ -18,6 +17,7 @@ from berth.bus.interface import (
     StreamState,
     TooLargeError,
     WrongLastSequenceError,
+    message_size,
 )
 from berth.bus.jetstream import EXPECTED_SEQUENCE, TTL
 from berth.bus.settings import TopologySettings

@@ -30,7 +30,7 @@ def _objects(text: str) -> tuple[Object, ...]:
 
 
 RIGHTS: Final[Sequence[Object]] = _objects((ROOT / "docs/rights/berth.yaml").read_text(encoding="utf-8"))
-"""What docs/rights.md has applied."""
+"""What docs/rights/berth.yaml has applied."""
 CUSTOM_KINDS: Final[Sequence[Object]] = _objects((ROOT / "tests/data/kubernetes/crds.yaml").read_text(encoding="utf-8"))
 """Kinds of KEDA and the Prometheus operator."""
 

@@ -11,6 +11,7 @@ import pytest
 from berth.bus.stages import publish_ranked
 from berth.messages.attempts import DeadLetter, Outcome, Ranked, decode
 from berth_binder import effects
+from berth_binder.attempts import strays
 from berth_sim.faults import Clear, CutWatches, Delay, Fail, LoseAnswer, Reject
 from harness.fakes.memory_bus import MemoryBus
 from harness.plugins.fixtures_bus import BusUnderTest
@@ -230,6 +231,24 @@ async def test_what_only_a_hostile_scorer_writes_ends_no_leadership_and_keeps_no
     await world.nothing_ranked_is_left()
     assert [each.epoch for each in world.decisions if each.outcome is Outcome.BOUND] == [1, 2]
     assert {each.uid for each in world.decisions} == {first.uid, second.uid}
+
+
+async def test_of_rankings_that_no_pod_waits_for_few_are_examined(world, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(strays, "STRAYS_BURST", 2)
+    monkeypatch.setattr(strays, "STRAYS_PER_SECOND", 0.0)
+    node, pod = await world.add_node(), await world.add_pod("web")
+    await world.leading_binder()
+    for number in range(20):
+        uid = f"none-{number}"
+        await world.session.publish(f"berth.ranked.berth.default.junk-{number}", b"junk")
+        await world.session.publish(f"berth.ranked.berth.default.{uid}", forged(name=uid, uid=uid))
+        await world.session.publish(f"berth.ranked.berth.{pod.metadata.namespace}.web", forged(uid=uid))
+    await world.rank(pod, node)
+    assert (await world.decision(pod)).outcome is Outcome.BOUND
+    await world.nothing_ranked_is_left()
+    letters = [letter async for letter in world.session.scan("dead", "berth.dead.>")]
+    gone = [each for each in world.decisions if each.outcome is Outcome.GONE]
+    assert len(letters) + len(gone) <= 2
 
 
 async def test_message_of_a_newer_schema_stays_in_the_stream(world):

@@ -1,4 +1,4 @@
-"""`berth plugin new`, and the walk-through of docs/plugins.md, followed exactly."""
+"""`berth plugin new`, the tutorial's plugin followed exactly, and the remedy of docs/plugins.md."""
 
 import os
 import re
@@ -19,6 +19,7 @@ from harness.builders.profiles import default_profile
 from harness.worlds.printed import printed
 
 ROOT = Path(__file__).parents[3]
+TUTORIAL = (ROOT / "docs/getting-started.md").read_text(encoding="utf-8")
 GUIDE = (ROOT / "docs/plugins.md").read_text(encoding="utf-8")
 TIMEOUT = 100
 
@@ -42,7 +43,7 @@ def ran(*words: str, folder: Path, path: str = "") -> subprocess.CompletedProces
 
 
 def own_tests(folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run the package's own tests as docs/plugins.md does."""
+    """Run the package's own tests as the tutorial does."""
     words = ("-m", "pytest", "-p", "no:cacheprovider", "-c", "first-node/pyproject.toml", "first-node")
     return ran(*words, folder=folder, path=str(folder / "first-node"))
 
@@ -73,8 +74,8 @@ def test_an_installed_package_is_found_by_its_entry_point(package: Path):
     assert "unknown plugin 'FirstNode'" in missing.stderr
 
 
-def test_the_plugin_of_the_guide_passes_its_test(package: Path):
-    module, test, _ = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
+def test_the_plugin_of_the_tutorial_passes_its_test(package: Path):
+    module, test = re.findall(r"```python\n(.*?)```", TUTORIAL, re.DOTALL)
     (package / "first-node/first_node.py").write_text(module)
     path = package / "first-node/test_first_node.py"
     before = path.read_text().replace(", FirstNodeArgs", "")

@@ -317,7 +317,7 @@ def test_plugins_of_others_are_copied_before_each_program_starts():
 
 @pytest.mark.requires("kubebuilder_assets", "kubectl")
 @pytest.mark.timeout(300)
-async def test_helm_installs_it_and_an_upgrade_keeps_the_secrets(
+async def test_helm_installs_upgrades_and_rolls_back_and_keeps_the_secrets(
     own_control_plane: ControlPlane, cluster_outside: ClusterUser
 ):
     add_custom_kinds(own_control_plane)
@@ -336,5 +336,10 @@ async def test_helm_installs_it_and_an_upgrade_keeps_the_secrets(
     assert first["berth-nats-people"]["password"] in first["berth-nats-server"]["passwords.conf"]
     helm("upgrade", *to_it, "--set", "scorer.autoscaling.type=hpa,prometheus.podMonitor=true,prometheus.rules=true")
     assert await made() == first
-    helm("uninstall", "berth", "--namespace", "helmed", "--kubeconfig", str(own_control_plane.kubeconfig_path))
+    there = ("--namespace", "helmed", "--kubeconfig", str(own_control_plane.kubeconfig_path))
+    helm("rollback", "berth", "1", *there)
+    assert await made() == first
+    autoscalers = "/apis/autoscaling/v2/namespaces/helmed/horizontalpodautoscalers"
+    assert (await cluster_outside.api.get(autoscalers)).body["items"] == []
+    helm("uninstall", "berth", *there)
     assert await made() == {}

@@ -94,7 +94,7 @@ def files_of(volume: Object, path: str, there: dict[str, Object]) -> set[str]:
 
 @cache
 def host_files() -> frozenset[str]:
-    """What docs/kubernetes.md puts on a node for static pods."""
+    """What docs/moving-over.md puts on a node for static pods."""
     place = "/etc/kubernetes/berth"
     with TemporaryDirectory() as folder:
         subprocess.run(["sh", MAKE_SECRETS, "--files", folder], check=True, capture_output=True, timeout=60)
@@ -106,7 +106,7 @@ BY_HAND = ("scheduler.yaml", "watcher.kubeconfig", "binder.kubeconfig")
 
 
 def test_files_that_people_put_on_a_node_are_named_on_the_page():
-    page = (ROOT / "docs/kubernetes.md").read_text()
+    page = (ROOT / "docs/moving-over.md").read_text()
     assert [name for name in BY_HAND if name not in page] == []
 
 

@@ -1,4 +1,4 @@
-"""What docs/kubernetes.md tells people to write and to copy is rendered as it says."""
+"""What the pages about Kubernetes and NATS tell people to write and to copy is rendered as they say."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harness.worlds.manifests import ROOT, containers, named, pod_templates, ren
 
 pytestmark = pytest.mark.requires("kubectl")
 
-PAGE = ROOT / "docs/kubernetes.md"
+PAGES = (ROOT / "docs/kubernetes.md", ROOT / "docs/nats.md")
 ADDRESS = re.compile(r"\b10\.0\.0\.1([123])\b")
 
 
@@ -28,10 +28,9 @@ def repository(tmp_path: Path) -> Path:
 
 
 def blocks() -> list[dict[str, Any]]:
-    """The page's YAML."""
-    return [
-        yaml.safe_load(text) for text in re.findall(r"^```yaml\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
-    ]
+    """The pages' YAML."""
+    pages = "\n".join(page.read_text() for page in PAGES)
+    return [yaml.safe_load(text) for text in re.findall(r"^```yaml\n(.*?)^```", pages, re.DOTALL | re.MULTILINE)]
 
 
 def test_a_kustomization_of_ones_own_chooses_image_servers_and_configuration(repository: Path):

@@ -136,7 +136,7 @@ async def test_account_without_the_right_is_told_the_rule_to_add(real_control_pl
         refused = await bind(client, namespace="default", name="web", uid="u", resource_version="1", node="n")
         assert missing_right(refused.failure()) == (
             "'nobody' may not create pods/binding: add to the ClusterRole:"
-            ' apiGroups: [""], resources: ["pods/binding"], verbs: ["create"] (docs/rights.md)'
+            ' apiGroups: [""], resources: ["pods/binding"], verbs: ["create"] (docs/security.md#rights-in-the-cluster)'
         )
         with pytest.raises(ApiRefusedError, match="'nobody' may not get pods: add to the ClusterRole"):
             await get_pod(client, "default", "web")

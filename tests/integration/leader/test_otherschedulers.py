@@ -199,7 +199,7 @@ async def test_without_the_right_to_look_berth_says_so_once_and_leads(started):
     assert watcher.leads
     (sentence,) = watcher.warnings
     assert sentence.startswith("cannot see whether another scheduler has the same pods: reading lease")
-    assert sentence.endswith('resourceNames: ["kube-scheduler"] (docs/rights.md)')
+    assert sentence.endswith('resourceNames: ["kube-scheduler"] (docs/security.md#rights-in-the-cluster)')
 
 
 async def test_a_lease_that_nobody_renews_ends_no_leadership(started):

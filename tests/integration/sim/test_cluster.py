@@ -22,8 +22,8 @@ from berth_sim import cluster as snapshot
 from berth_sim.__main__ import parser
 from berth_sim.apiserver.kinds import ABSENT_KINDS, NAMESPACES, NODES, PODS, SimulatedKind
 from berth_sim.cluster import SimulatedCluster, SnapshotError
-from berth_sim.kubectl import human_duration
 from berth_sim.nodes import ZONE_LABEL, KubeletSettings, node_manifest, node_manifests, pod_manifest
+from berth_sim.tables import human_duration
 from harness.worlds.kubernetes_api import KubernetesApi
 from harness.worlds.kubernetes_api import kubernetes_api as connected
 

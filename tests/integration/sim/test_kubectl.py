@@ -28,6 +28,51 @@ spec:
     metadata: {labels: {app: api}}
     spec: {containers: [{name: c, image: "nginx:1", ports: [{containerPort: 80}]}]}
 """
+WHOLE_FILE = """
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: settings}
+data: {a: b}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: login}
+data: {word: cGFzcw==}
+---
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: bot}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: "system:bot"}
+rules: [{apiGroups: [""], resources: [pods], verbs: [get]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: bot}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: "system:bot"}
+subjects: [{kind: ServiceAccount, name: bot}]
+---
+apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata: {name: web}
+spec:
+  rules:
+  - host: a.example
+    http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: web, port: {number: 80}}}}]}
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: web}
+spec: {podSelector: {}}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec: {selector: {app: api}, ports: [{port: 80}]}
+---
+""" + DEPLOYMENT.lstrip()
 LIST = """
 apiVersion: v1
 kind: List
@@ -137,3 +182,58 @@ async def test_a_list_is_created_explained_and_watched(kubectl: Kubectl):
     assert "Node:" in await kubectl("describe", "pod", "web", "-n", "team")
     explained = await kubectl("explain", "deployment.spec.strategy")
     assert "rollingUpdate\t<RollingUpdateDeployment>" in explained
+
+
+@pytest.mark.parametrize("way", [(), ("--server-side",)], ids=["client", "server"])
+async def test_a_file_with_all_that_an_application_has(kubectl: Kubectl, way: tuple[str, ...]):
+    assert (await kubectl("apply", *way, file=WHOLE_FILE)).count("\n") == 9
+    again = await kubectl("apply", *way, file=WHOLE_FILE)
+    assert again.count("serverside-applied" if way else "unchanged") == 9
+    services = await kubectl("get", "services", "web")
+    assert services.split()[-6:-1] == ["web", "ClusterIP", "<none>", "<none>", "80/TCP"]
+    assert (await kubectl("delete", file=WHOLE_FILE)).count("deleted") == 9
+
+
+async def test_what_needs_a_container_or_is_not_simulated_is_refused_with_a_sentence(kubectl: Kubectl):
+    await kubectl("run", "web", "--image=nginx")
+    await kubectl("create", "deployment", "api", "--image=nginx")
+    for words, sentence in (
+        (("logs", "web"), "there are no logs"),
+        (("exec", "web", "--", "ls"), "there is none to run a command in"),
+        (("attach", "web"), "there is none to attach to"),
+        (("port-forward", "web", "18080:80"), "there are no ports to forward"),
+        (("cp", "web:/etc/hosts", "/dev/null"), "there is none to run a command in"),
+        (("debug", "web", "--image=busybox"), "there is none to debug"),
+        (("get", "--raw", "/api/v1/nodes/node-1/proxy/metrics"), "no kubelet that answers"),
+        (("create", "token", "default"), "no token is needed"),
+        (("autoscale", "deployment", "api", "--max=3"), "use `kubectl scale`"),
+        (("delete", "namespace", "default"), "this namespace may not be deleted"),
+        (("patch", "pod", "web", "--type=json", "-p", '[{"op":"remove","path":"/spec/a"}]'), "operation at '/spec/a'"),
+    ):
+        assert sentence in await kubectl(*words, fails=True)
+
+
+async def test_who_asks_what_he_may_do_may_do_all(kubectl: Kubectl):
+    assert await kubectl("auth", "can-i", "create", "pods") == "yes\n"
+    assert "*.*" in await kubectl("auth", "can-i", "--list")
+    assert "simulated" in await kubectl("auth", "whoami")
+    assert "Server Version: v1.36" in await kubectl("version")
+
+
+async def test_tables_are_sorted_by_any_field(kubectl: Kubectl):
+    for name in ("b", "a"):
+        await kubectl("create", "configmap", name, f"--from-literal=key={name}")
+        await kubectl("create", "priorityclass", name, f"--value={ord(name)}")
+    for kind, field in (("configmaps", ".data.key"), ("priorityclasses", ".value"), ("nodes", ".status.capacity.cpu")):
+        names = [line.split()[0] for line in (await kubectl("get", kind, f"--sort-by={field}")).splitlines()[1:]]
+        assert [name for name in names if name in ("a", "b", "node-1")] == (
+            ["node-1"] if kind == "nodes" else ["a", "b"]
+        )
+
+
+async def test_the_cause_of_a_change_is_in_the_history(kubectl: Kubectl):
+    await kubectl("create", "deployment", "web", "--image=nginx")
+    await kubectl("annotate", "deployment", "web", "kubernetes.io/change-cause=newer nginx")
+    await kubectl("set", "image", "deployment/web", "nginx=nginx:2")
+    await kubectl("rollout", "status", "deployment/web", "--timeout=30s")
+    assert "newer nginx" in await kubectl("rollout", "history", "deployment/web")

@@ -6,13 +6,13 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from berth.bus.admin import differences, stream_config
-from berth.bus.connection import message_size
 from berth.bus.interface import (
     BusRefusedError,
     MissingError,
     StoreFullError,
     TooLargeError,
     WrongLastSequenceError,
+    message_size,
 )
 from berth.bus.jetstream import (
     JetStreamError,

@@ -54,5 +54,6 @@ def test_the_configuration_serves_this_machine_only():
         'http: "127.0.0.1:8333"',
         "jetstream {",
         '  store_dir: "/data/with \\"quotes\\""',
+        "  max_buffered_msgs: 1024",
         "}",
     ]

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
-from berth.bus.interface import Entry, ServiceInstance, StoredMessage, StreamState
-from berth.bus.topology import BANDWIDTH, CLUSTER
+from berth.bus.interface import ConsumerState, Entry, ServiceInstance, StoredMessage, StreamState
+from berth.bus.topology import BANDWIDTH, CLUSTER, DECISIONS, PENDING
 from berth.messages.attempts import (
     DeadLetter,
     Decision,
@@ -25,7 +25,15 @@ from berth.messages.attempts import (
 from berth.messages.livedata import Bandwidth, encode_bandwidth
 from berth.messages.subjects import Term, key
 from berth_cli.console import nodetable
-from berth_cli.console.decisionlog import KEPT, MOST_IN_A_FRAME, MOST_NAMES, OTHERS, TEXT_CHARACTERS, WINDOW_SECONDS
+from berth_cli.console.decisionlog import (
+    BARS,
+    KEPT,
+    MOST_IN_A_FRAME,
+    MOST_NAMES,
+    OTHERS,
+    TEXT_CHARACTERS,
+    WINDOW_SECONDS,
+)
 from berth_cli.console.model import ConsoleModel
 from berth_cli.console.nodetable import CORDONED
 from berth_cli.mirror import MirrorReader
@@ -44,8 +52,9 @@ class Watched:
         self.now = NOW
         self._sequence = 0
 
-    def connect(self) -> None:
-        self.model.connected(self.mirror, source="cluster uid-1, NATS nats://there:4222", at=self.now.timestamp())
+    def connect(self, **given: bool) -> None:
+        source = "cluster uid-1, NATS nats://there:4222"
+        self.model.connected(self.mirror, source=source, at=self.now.timestamp(), **given)
 
     def write(self, name: str, data: bytes | None, bucket: str = CLUSTER) -> None:
         self._sequence += 1
@@ -59,6 +68,9 @@ class Watched:
 
     def decide(self, *decisions: Decision) -> None:
         self.model.decided([stored(decision, self.now) for decision in decisions])
+
+    def decide_at(self, at: datetime, decision: Decision) -> None:
+        self.model.decided([stored(decision, at)])
 
     def changes(self, *, every_second: bool = False):
         return self.model.changes(now=self.now.timestamp(), every_second=every_second)
@@ -252,6 +264,36 @@ def test_outcomes_profiles_and_namespaces_of_the_last_minute_are_counted(watched
     assert watched.changes(every_second=True).figures.outcomes == {}
 
 
+def test_the_last_15_minutes_and_the_last_hour_are_counted_in_longer_bars(watched):
+    for minutes in (50, 10, 0):
+        watched.decide_at(NOW - timedelta(minutes=minutes), a_decision(f"web-{minutes}"))
+    frame = watched.changes(every_second=True)
+    quarter, hour = frame.longer
+    assert (quarter.seconds, quarter.step, sum(quarter.series["bound"])) == (900, 15, 2)
+    assert (hour.seconds, hour.step, hour.outcomes) == (3600, 60, {"bound": 3})
+    assert hour.series["bound"][-1] == 1  # the present bar, which is not over
+    assert [len(each.series["bound"]) for each in frame.longer] == [BARS, BARS]
+    watched.now += timedelta(seconds=1)
+    assert watched.changes(every_second=True).longer is None
+    assert watched.whole().longer == frame.longer
+    watched.now += timedelta(minutes=55)
+    assert watched.changes(every_second=True).longer[1].outcomes == {"bound": 1}
+
+
+@pytest.mark.parametrize("lacks_older", [False, True])
+def test_figures_say_from_when_on_decisions_are_known(watched, lacks_older):
+    watched.connect(lacks_older=lacks_older)
+    watched.decide_at(NOW - timedelta(minutes=5), a_decision())
+    _, hour = watched.changes(every_second=True).longer
+    assert hour.since == (NOW - timedelta(minutes=5)).timestamp() if lacks_older else hour.begin
+
+
+def test_bars_of_an_hour_are_bounded_whatever_the_clock_says(watched):
+    for minutes in range(0, 60 * 24 * 30, 7):
+        watched.decide_at(NOW + timedelta(minutes=minutes), a_decision())
+    assert all(len(bars._bars) <= 2 * BARS + 1 for bars in watched.model._decisions._bars)
+
+
 def test_namespaces_that_are_too_many_are_counted_together(watched):
     watched.decide(*(a_decision(f"web-{number}", namespace=f"ns-{number}") for number in range(MOST_NAMES + 50)))
     watched.now += timedelta(seconds=1)
@@ -306,6 +348,28 @@ def test_queues_windows_and_what_needs_attention_are_those_of_the_leading_watche
     assert (said.in_flight, said.window, said.draining) == ({"berth": 7}, {"berth": 64}, True)
     assert any("no scorer answers" in sentence for sentence in said.attention)
     assert watched.changes().services is None
+
+
+def test_processes_and_streams_are_listed_with_their_lag(watched):
+    consumer = ConsumerState(name="scorer", undelivered=7, unacknowledged=5, redelivered=1)
+    times = {"now": NOW, "first_time": NOW - timedelta(seconds=9)}
+    pending = StreamState(stream=PENDING, messages=12, bytes=9, last_sequence=12, consumers=(consumer,), **times)
+    decisions = StreamState(stream=DECISIONS, messages=3, bytes=9, last_sequence=3, **times)
+    gone = [{"service": "scorer", "identity": "host_9", "seconds": 70.0}]
+    scorer = ServiceInstance(
+        service="berth-scorer", identity="host_2", version="2", stats={"readiness": "starting", "held": 4, "view": 0.25}
+    )
+    watched.model.services_answered([*services(gone=gone), scorer], [pending, decisions])
+    said = watched.changes().services
+    assert [(one.name, one.state, one.leads, one.ready, one.silent) for one in said.processes] == [
+        ("watcher host_1", "leads for 5.0 s, term 3", True, True, False),
+        ("scorer host_2", "starting", False, False, False),
+        ("scorer host_9", "silent for 1 min 10 s", False, False, True),
+    ]
+    assert (said.processes[1].version, said.processes[1].figures) == ("2", "held 4, view 0.2")
+    waiting, kept = said.streams
+    assert (waiting.name, waiting.oldest, waiting.is_slow, waiting.consumers[0].undelivered) == (PENDING, 9.0, True, 7)
+    assert (kept.is_slow, kept.consumers) == (False, [])
 
 
 def test_a_bus_that_is_away_is_said_and_what_was_there_stays(watched):

@@ -11,7 +11,7 @@ from berth_cli.app import COMMANDS, GROUPS, KUBECTL_COMMANDS, app_with
 from berth_cli.examples import EXAMPLES
 
 APP = typer.main.get_command(app_with())
-WITH_PRESETS = {"up", "run", "simulate", "replay", "config check", "config show", "config providers"}
+WITH_PRESETS = {"config check", "config show", "config providers"}
 
 
 def commands(of=APP, words=()) -> Iterator[tuple[str, typer.core.TyperCommand]]:

@@ -170,6 +170,19 @@ def test_a_removal_leaves_nothing():
     assert receive(snapshot, "a") != receive(snapshot, "a")
 
 
+def test_facts_of_sources_that_no_plugin_reads_are_not_kept_and_those_of_other_nodes_change_none():
+    snapshot = Snapshot()
+    snapshot.set_node(a_node("a"))
+    reader = LiveDataReader(snapshot.live, SOURCES)
+    reader.apply("facts", "disk.a", b'{"free": 5}', T0)
+    for number in range(100):
+        reader.apply("facts", f"junk-{number}.a", b'{"free": 0}', T0)
+        reader.apply("facts", f"disk.junk-{number}", b'{"free": 0}', T0)
+    assert snapshot.live.fact("disk", "a") == msgspec.Raw(b'{"free": 5}')
+    assert not any(snapshot.live.facts(f"junk-{number}") for number in range(100))
+    assert [node for node in snapshot.live.facts("disk") if not node.startswith("junk")] == ["a"]
+
+
 def test_facts_are_any_json():
     snapshot = Snapshot()
     reader = LiveDataReader(snapshot.live, SOURCES)

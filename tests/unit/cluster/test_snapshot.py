@@ -360,3 +360,18 @@ def test_taints_and_features_end_with_the_last_node_that_has_them(snapshot):
 
     assert set(columns.taint_sets.values) == {()}
     assert set(columns.feature_sets.values) == {frozenset()}
+
+
+@pytest.mark.parametrize("rows", [None, [1, 0]], ids=["of all nodes", "of fewer nodes than lists of taints"])
+def test_a_value_by_taints_is_asked_for_once_a_list_and_is_0_without_taints(rows):
+    snapshot = Snapshot()
+    lists = {"bare": [], "a": ["x"], "b": ["x", "y"], "c": ["x", "y"]}
+    for name, keys in lists.items():
+        snapshot.set_node(a_node(name, taints=[Taint(key=key, effect="NoSchedule") for key in keys]))
+    asked = []
+    nodes = Nodes(snapshot, None if rows is None else np.array(rows, dtype=np.intp))
+    values = nodes.by_taints(lambda taints: asked.append(taints) or len(taints)).tolist()
+    expected = [len(keys) for keys in lists.values()]
+    assert values == (expected if rows is None else [expected[row] for row in rows])
+    assert all(asked)
+    assert len(asked) == len(set(asked))

@@ -32,8 +32,14 @@ def test_every_page_is_in_the_navigation_once():
     assert sorted(there) == sorted(seen), "name a new page in the nav of mkdocs.yml"
 
 
-def test_every_alert_is_on_the_page_for_operators():
+def test_the_navigation_has_the_four_kinds_of_pages():
+    assert NAVIGATION is not None
+    kinds = re.findall(r"^  - ([\w ]+):", NAVIGATION[1], re.MULTILINE)
+    assert kinds == ["Home", "Tutorial", "How to", "Reference", "Explanation"]
+
+
+def test_every_alert_is_on_the_page_of_metrics_and_alerts():
     rules = yaml.safe_load((ROOT / "deploy/compose/prometheus/rules/berth.yml").read_text())
     alerts = {rule["alert"] for group in rules["groups"] for rule in group["rules"] if "alert" in rule}
-    page = (DOCS / "operating.md").read_text()
+    page = (DOCS / "metrics.md").read_text()
     assert {name for name in alerts if f"| [{name}](runbooks/{name}.md) |" not in page} == set()

@@ -20,7 +20,7 @@ def _forbidden(message: str, name: str = "") -> StatusObject:
                 "web-0",
             ),
             "'system:serviceaccount:berth:binder' may not create pods/binding: add to the ClusterRole:"
-            ' apiGroups: [""], resources: ["pods/binding"], verbs: ["create"] (docs/rights.md)',
+            ' apiGroups: [""], resources: ["pods/binding"], verbs: ["create"] (docs/security.md#rights-in-the-cluster)',
             id="create names no object",
         ),
         pytest.param(
@@ -28,7 +28,7 @@ def _forbidden(message: str, name: str = "") -> StatusObject:
                 'nodes is forbidden: User "u" cannot list resource "nodes" in API group "" at the cluster scope'
             ),
             "'u' may not list nodes: add to the ClusterRole:"
-            ' apiGroups: [""], resources: ["nodes"], verbs: ["list"] (docs/rights.md)',
+            ' apiGroups: [""], resources: ["nodes"], verbs: ["list"] (docs/security.md#rights-in-the-cluster)',
             id="cluster scope",
         ),
         pytest.param(
@@ -39,7 +39,7 @@ def _forbidden(message: str, name: str = "") -> StatusObject:
             ),
             "'u' may not update leases: add to the Role in namespace 'kube-system': apiGroups:"
             ' ["coordination.k8s.io"], resources: ["leases"], verbs: ["update"], resourceNames: ["berth-binder"]'
-            " (docs/rights.md)",
+            " (docs/security.md#rights-in-the-cluster)",
             id="one Lease is enough",
         ),
         pytest.param(
@@ -49,7 +49,7 @@ def _forbidden(message: str, name: str = "") -> StatusObject:
                 "web-0",
             ),
             '\'u\' may not patch pods/status: add to the ClusterRole: apiGroups: [""], resources: ["pods/status"],'
-            ' verbs: ["patch"] (docs/rights.md)',
+            ' verbs: ["patch"] (docs/security.md#rights-in-the-cluster)',
             id="one pod's name would be right once only",
         ),
     ],

@@ -10,6 +10,7 @@ from berth.api.node import Node
 from berth.api.pod import Pod
 from berth.cluster.snapshot import Snapshot
 from berth.messages.attempts import Candidate, Decision, Outcome, Ranked, encode
+from berth.ranking import view as views
 from berth.ranking.view import EXPIRED_NAMED, LIFETIME, Proposals, View
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -224,3 +225,32 @@ def test_a_ranking_that_is_no_attempt_of_its_pod_proposes_nothing(attempt):
     forged = msgspec.structs.replace(ranked("u2.1.1", "b"), attempt=attempt)
     assert view.apply_ranked(encode(forged), 1, 0.0)
     assert (view.snapshot.pods_on("a"), view.snapshot.pods_on("b"), len(view.proposals)) == (1, 0, 0)
+
+
+def view_of_rankings_of_no_pods(count):
+    view = View()
+    view.snapshot.set_node(Node(metadata=ObjectMeta(name="a")))
+    for number in range(count):
+        view.count_peer(ranked(f"none-{number}.1.1", "a"), number + 1, 0.0, size=100)
+    return view
+
+
+def test_of_proposals_without_a_decision_the_oldest_end_beyond_a_number(monkeypatch):
+    monkeypatch.setattr(views, "MOST_UNDECIDED", 3)
+    view = view_of_rankings_of_no_pods(5)
+    assert view.snapshot.pods_on("a") == 3
+    assert view.take_received().expired == ["none-0", "none-1"], "a replay ends them too"
+
+
+def test_of_proposals_without_a_decision_the_oldest_end_beyond_their_bytes(monkeypatch):
+    monkeypatch.setattr(views, "MOST_UNDECIDED_BYTES", 250)
+    assert view_of_rankings_of_no_pods(5).snapshot.pods_on("a") == 2
+
+
+def test_decided_proposals_do_not_count_among_those_without_a_decision(snapshot, monkeypatch):
+    monkeypatch.setattr(views, "MOST_UNDECIDED", 2)
+    proposals = Proposals(snapshot)
+    for number in range(5):
+        proposals.ranked(ranked(f"u{number}.1.1", "a"), now=0)
+        proposals.decided(decision(Outcome.BOUND, f"u{number}.1.1", "a"), NOON, now=0)
+    assert snapshot.pods_on("a") == 5

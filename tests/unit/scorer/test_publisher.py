@@ -8,8 +8,8 @@ from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod
 from berth.bus.interface import BusLostError, PubAck, StoreFullError, TooLargeError, UnansweredError
 from berth.messages.attempts import Pending, Ranked
+from berth_scorer.effects import RankingPublisher, SentRankings
 from berth_scorer.events import PendingDelivery, PublishRanked, RankedNotStored, RankedRefused, RankedStored
-from berth_scorer.service import RankingPublisher, SentRankings
 from harness.fakes.recording_meter import RecordingMeter
 
 POD = Pod(metadata=ObjectMeta(name="web", namespace="default", uid="u"))
@@ -42,7 +42,7 @@ def stored(*, duplicate=False):
 def published(answer):
     """The publisher, what it published, and the event."""
     session, events = FakeSession(answer), []
-    publisher = RankingPublisher(session, RecordingMeter(), events.append)
+    publisher = RankingPublisher(session, RecordingMeter(), events.append, later=lambda _, again: again())
     held = PendingDelivery(
         delivery=FakeDelivery(), pending=Pending(attempt="u.1.1", profile="berth", pod=POD), sequence=7, taken_at=0.0
     )

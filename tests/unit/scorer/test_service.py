@@ -242,7 +242,8 @@ async def test_an_undecodable_message_becomes_a_dead_letter_and_blocks_no_other(
 
 
 async def test_a_bus_that_stores_no_ranking_is_no_failure_of_the_pod(bus, session, monkeypatch):
-    monkeypatch.setattr("berth_scorer.service.RETRY_DELAY", timedelta(milliseconds=1))
+    monkeypatch.setattr("berth_scorer.effects.RETRY_DELAY", timedelta(milliseconds=1))
+    monkeypatch.setattr("berth_scorer.effects.FULL_TRIES", 1)
     await write_node(session, node("a"))
     async with scorer(bus):
         bus.fill("RANKED")
@@ -261,8 +262,8 @@ async def test_an_answer_that_is_never_stored_takes_no_place_while_its_dead_lett
     def refuse(*_arguments):
         raise TooLargeError("no form of it fits")
 
-    monkeypatch.setattr("berth_scorer.service.RETRY_DELAY", timedelta(milliseconds=1))
-    monkeypatch.setattr("berth_scorer.service.ranked_message", refuse)
+    monkeypatch.setattr("berth_scorer.effects.RETRY_DELAY", timedelta(milliseconds=1))
+    monkeypatch.setattr("berth_scorer.effects.ranked_message", refuse)
     await write_node(session, node("a"))
     async with scorer(bus):
         bus.fill("dead")

@@ -17,7 +17,8 @@ from berth.profiles.configuration import profiles_of, read_configuration
 from berth.ranking.ranker import Ranker
 from berth.ranking.view import View
 from berth_scorer.core import PLUGINS_EVERY
-from berth_scorer.service import serve, set_gauges
+from berth_scorer.effects import set_gauges
+from berth_scorer.service import serve
 from harness.builders.objects import a_node, a_pod, pod_requesting
 from harness.fakes.jumping_loop import LoopTime
 from harness.fakes.memory_bus import MemoryBus

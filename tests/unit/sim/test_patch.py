@@ -94,6 +94,8 @@ def test_strategic_merge_patch_merges_lists_by_key(value: dict, patch: dict, exp
         ({"op": "replace", "path": "/b~1c", "value": 4}, {"a": [1, 2], "b/c": 4}),
         ({"op": "add", "path": "/b~1c/d", "value": 5}, {"a": [1, 2], "b/c": {"d": 5}}),
         ({"op": "test", "path": "/a/0", "value": 1}, {"a": [1, 2], "b/c": {}}),
+        ({"op": "copy", "from": "/a/1", "path": "/b~1c/d"}, {"a": [1, 2], "b/c": {"d": 2}}),
+        ({"op": "move", "from": "/a/1", "path": "/b~1c/d"}, {"a": [1], "b/c": {"d": 2}}),
     ],
 )
 def test_json_patch_applies_one_operation(operation: dict, expected: dict):
@@ -107,14 +109,24 @@ def test_json_patch_applies_one_operation(operation: dict, expected: dict):
         {"op": "replace", "path": "/none", "value": 1},
         {"op": "test", "path": "/a", "value": 2},
         {"op": "move", "path": "/a", "from": "/b"},
+        {"op": "move", "path": "/a"},
         {"op": "add", "path": "/list/x", "value": 1},
+        {"op": "add", "path": "/list/1", "value": 1},
+        {"op": "frob", "path": "/a", "value": 1},
         {"path": "/a"},
-        "nonsense",
     ],
 )
-def test_json_patch_that_does_not_apply_is_a_bad_request(operation: object):
+def test_json_patch_that_does_not_apply_is_invalid_and_names_its_place(operation: dict):
     with pytest.raises(StatusError) as caught:
         json_patch({"a": 1, "list": []}, [operation])
+    assert caught.value.code == 422
+    assert f"{operation.get('op')} operation at '{operation['path']}'" in caught.value.message
+
+
+@pytest.mark.parametrize("operations", [{"op": "add"}, ["nonsense"], "nonsense", 3])
+def test_json_patch_without_a_list_of_operations_is_a_bad_request(operations: object):
+    with pytest.raises(StatusError) as caught:
+        json_patch({}, operations)
     assert caught.value.code == 400
 
 

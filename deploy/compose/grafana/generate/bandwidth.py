@@ -4,11 +4,43 @@ from __future__ import annotations
 
 from typing import Final
 
-from panels import Dashboard, Panel, gauge, rate
+from panels import GREEN, NONE_IS_RIGHT, RED, YELLOW, Dashboard, Panel, Single, gauge, increase, or_none, rate
+
+KNOWN: Final = 'state="known"'
 
 BANDWIDTH: Final = Dashboard(
     uid="berth-bandwidth",
     title="berth: bandwidth",
+    singles=(
+        Single(
+            title="Nodes measured",
+            about="Nodes with a sample, of the query with the fewest.",
+            unit="short",
+            query=f"min({gauge('berth_bandwidth_nodes', 'query', how='max', match=KNOWN)})",
+            steps={0: RED, 1: GREEN},
+        ),
+        Single(
+            title="Nodes without a sample",
+            about="Of the query with the most. NetworkTraffic treats their bandwidth as unknown.",
+            unit="short",
+            query=gauge("berth_bandwidth_nodes", how="max", match='state="missing"'),
+            steps=NONE_IS_RIGHT,
+        ),
+        Single(
+            title="Age of the samples",
+            about="Age of the newest sample, of the query with the oldest.",
+            unit="s",
+            query=f"max({gauge('berth_bandwidth_age_seconds', 'query', how='min')})",
+            steps={0: GREEN, 60: YELLOW, 300: RED},
+        ),
+        Single(
+            title="Failed polls in an hour",
+            about="Polls of Prometheus that brought no samples.",
+            unit="short",
+            query=or_none(increase("berth_prometheus_rounds_total", over="1h", match='result!="ok"')),
+            steps=NONE_IS_RIGHT,
+        ),
+    ),
     rows={
         "Samples": (
             Panel(

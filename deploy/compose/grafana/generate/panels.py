@@ -24,11 +24,28 @@ class Panel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Single:
+    """One number. ``steps``: the value from which on it has a colour, from the smallest on; none: no colour."""
+
+    title: str
+    about: str
+    unit: str
+    query: str
+    steps: Mapping[float, str] = field(default_factory=dict)
+
+
+GREEN, YELLOW, RED = "green", "orange", "red"
+ONE_IS_RIGHT: Final = {0: RED, 1: GREEN, 2: RED}
+NONE_IS_RIGHT: Final = {0: GREEN, 1: RED}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Dashboard:
-    """Rows of panels by heading. Links name the ``uid``, so it never changes."""
+    """A row of single numbers, then rows of panels by heading. Links name the ``uid``, so it never changes."""
 
     uid: str
     title: str
+    singles: tuple[Single, ...]
     rows: Mapping[str, tuple[Panel, ...]] = field(default_factory=dict)
 
 
@@ -37,9 +54,9 @@ def rate(metric: str, *by: str, match: str = "") -> str:
     return f"sum{_by(by)} (rate({_of(metric, match)}[$__rate_interval]))"
 
 
-def increase(metric: str, *by: str, over: str) -> str:
+def increase(metric: str, *by: str, over: str, match: str = "") -> str:
     """The increase within a time, summed over processes."""
-    return f"sum{_by(by)} (increase({_of(metric)}[{over}]))"
+    return f"sum{_by(by)} (increase({_of(metric, match)}[{over}]))"
 
 
 def quantile(share: float, metric: str, *by: str) -> str:
@@ -59,6 +76,16 @@ def mean(metric: str, *by: str) -> str:
 def gauge(metric: str, *by: str, how: str = "sum", match: str = "") -> str:
     """A gauge, aggregated over processes."""
     return f"{how}{_by(by)} ({_of(metric, match)})"
+
+
+def number(metric: str, *, match: str = "", above: float | None = None) -> str:
+    """How many processes have a gauge, or have it above a value."""
+    return f"count({_of(metric)})" if above is None else f"sum({_of(metric, match)} > bool {above:g})"
+
+
+def or_none(expression: str) -> str:
+    """0 where there is no series yet, as of a result that never came."""
+    return f"{expression} or vector(0)"
 
 
 def age(metric: str, *by: str) -> str:

@@ -4,13 +4,76 @@ from __future__ import annotations
 
 from typing import Final
 
-from panels import A_PROCESS, PROCESS, Dashboard, Panel, gauge, increase, mean, quantile, quantiles, rate
+from panels import (
+    A_PROCESS,
+    GREEN,
+    NONE_IS_RIGHT,
+    ONE_IS_RIGHT,
+    PROCESS,
+    RED,
+    YELLOW,
+    Dashboard,
+    Panel,
+    Single,
+    gauge,
+    increase,
+    mean,
+    number,
+    or_none,
+    quantile,
+    quantiles,
+    rate,
+)
 
 FINAL: Final = 'outcome!="waiting"'
+ERROR: Final = 'outcome="error"'
 
 PIPELINE: Final = Dashboard(
     uid="berth",
     title="berth",
+    singles=(
+        Single(
+            title="Watchers that lead",
+            about="1 is right: at 0 no pod is published.",
+            unit="none",
+            query=number("berth_leadership_number", match='role="watcher"', above=0),
+            steps=ONE_IS_RIGHT,
+        ),
+        Single(
+            title="Binders that lead",
+            about="1 is right: at 0 no pod is bound.",
+            unit="none",
+            query=number("berth_leadership_number", match='role="binder"', above=0),
+            steps=ONE_IS_RIGHT,
+        ),
+        Single(
+            title="Pods that wait",
+            about="In all queues: ready, in backoff, unschedulable and gated.",
+            unit="short",
+            query=gauge("scheduler_pending_pods"),
+        ),
+        Single(
+            title="Pods a second",
+            about="Pods bound per second.",
+            unit="short",
+            query=rate("berth_decisions_total", match='outcome="bound"'),
+        ),
+        Single(
+            title="Queue to node, p99",
+            about="From a pod's first entry into the active queue until it is bound, 99th percentile.",
+            unit="s",
+            query=quantile(0.99, "scheduler_pod_scheduling_sli_duration_seconds"),
+            steps={0: GREEN, 5: YELLOW, 30: RED},
+        ),
+        Single(
+            title="Errors in an hour",
+            about="Decisions with an error, and dead letters.",
+            unit="short",
+            query=f"({or_none(increase('berth_decisions_total', over='1h', match=ERROR))})"
+            f" + ({or_none(increase('berth_dead_letters_total', over='1h'))})",
+            steps=NONE_IS_RIGHT,
+        ),
+    ),
     rows={
         "Throughput": (
             Panel(

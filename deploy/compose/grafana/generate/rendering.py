@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from panels import Dashboard, Panel
+from panels import Dashboard, Panel, Single
 
 SCHEMA: Final = 39
 """The schema version of Grafana 10.4. Later versions migrate it."""
 COLUMNS: Final = 24
 WIDTH: Final = 8
 HEIGHT: Final = 8
+SINGLE_HEIGHT: Final = 4
 DATASOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
 Json = dict[str, Any]
 
@@ -53,7 +54,11 @@ def _job() -> Json:
 
 
 def _panels(dashboard: Dashboard) -> Iterator[Json]:
-    number, y = 1, 0
+    number, y = 1, SINGLE_HEIGHT
+    width = COLUMNS // len(dashboard.singles)
+    for index, single in enumerate(dashboard.singles):
+        yield _single(single, number, _place(index * width, 0, width, SINGLE_HEIGHT))
+        number += 1
     for heading, panels in dashboard.rows.items():
         yield {"id": number, "type": "row", "title": heading, "gridPos": _place(0, y, COLUMNS, 1), "panels": []}
         number, y = number + 1, y + 1
@@ -66,6 +71,28 @@ def _panels(dashboard: Dashboard) -> Iterator[Json]:
 
 def _place(x: int, y: int, width: int, height: int) -> Json:
     return {"x": x, "y": y, "w": width, "h": height}
+
+
+def _single(single: Single, number: int, place: Json) -> Json:
+    steps = [
+        {"value": None, "color": "text"},
+        *({"value": value, "color": each} for value, each in single.steps.items()),
+    ]
+    reduced = {"calcs": ["lastNotNull"], "fields": "", "values": False}
+    return {
+        "id": number,
+        "type": "stat",
+        "title": single.title,
+        "description": single.about,
+        "datasource": DATASOURCE,
+        "gridPos": place,
+        "fieldConfig": {
+            "defaults": {"unit": single.unit, "thresholds": {"mode": "absolute", "steps": steps}},
+            "overrides": [],
+        },
+        "options": {"reduceOptions": reduced, "colorMode": "value", "graphMode": "area", "textMode": "value"},
+        "targets": [_target(0, single.title.lower(), single.query)],
+    }
 
 
 def _graph(panel: Panel, number: int, place: Json) -> Json:

@@ -4,11 +4,71 @@ from __future__ import annotations
 
 from typing import Final
 
-from panels import A_PROCESS, PROCESS, Dashboard, Panel, age, gauge, mean, quantile, quantiles, rate
+from panels import (
+    A_PROCESS,
+    GREEN,
+    NONE_IS_RIGHT,
+    PROCESS,
+    RED,
+    YELLOW,
+    Dashboard,
+    Panel,
+    Single,
+    age,
+    gauge,
+    increase,
+    mean,
+    number,
+    or_none,
+    quantile,
+    quantiles,
+    rate,
+)
 
 SCORERS: Final = Dashboard(
     uid="berth-scorers",
     title="berth: scorers and plugins",
+    singles=(
+        Single(
+            title="Scorers",
+            about="Processes that rank pods; 0: nothing is ranked.",
+            unit="none",
+            query=number("berth_held_pods"),
+            steps={0: RED, 1: GREEN},
+        ),
+        Single(
+            title="Pods a second",
+            about="Pods ranked per second.",
+            unit="short",
+            query=rate("scheduler_scheduling_algorithm_duration_seconds_count"),
+        ),
+        Single(
+            title="Ranking, p99",
+            about="The time to filter and score all nodes with all plugins, 99th percentile.",
+            unit="s",
+            query=quantile(0.99, "scheduler_scheduling_algorithm_duration_seconds"),
+        ),
+        Single(
+            title="Pods held by scorers",
+            about="PENDING messages received and not answered yet; at most 64 in each scorer.",
+            unit="short",
+            query=gauge("berth_held_pods"),
+        ),
+        Single(
+            title="Oldest mirror",
+            about="Time since the oldest view was last complete. Each kind is confirmed at least every 30 s.",
+            unit="s",
+            query=age("berth_mirror_complete_timestamp_seconds"),
+            steps={0: GREEN, 60: YELLOW, 120: RED},
+        ),
+        Single(
+            title="Extender errors in an hour",
+            about="Calls of HTTP extenders that failed.",
+            unit="short",
+            query=or_none(increase("berth_extender_duration_seconds_count", over="1h", match='result="error"')),
+            steps=NONE_IS_RIGHT,
+        ),
+    ),
     rows={
         "Lag of each scorer": (
             Panel(

@@ -30,6 +30,7 @@ from berth.kube.listwatch import (
     Upserted,
 )
 from berth.kube.writes import CONDITION_FENCE
+from berth.messages.subjects import PodSubject
 
 PODS: Final = "pod"
 NODES: Final = "node"
@@ -70,6 +71,7 @@ class Cache:
         self._schedulers = frozenset(schedulers)
         self.nominated_pods = NominatedPods(self.snapshot)
         self._unbound: dict[str, Pod] = {}
+        self._by_subject: dict[str, str] = {}  # uids of unbound pods of the schedulers, by the subject of their RANKED
         self._bound: set[str] = set()
         self._assumed: dict[str, AssumedPod] = {}
         self.foreign_bindings = ForeignBindings()
@@ -215,8 +217,11 @@ class Cache:
         if is_bound(pod):
             self._set_bound(pod)
             return
+        is_new = uid not in self._unbound
         self._unbound[uid] = pod
         if pod.spec.scheduler_name in self._schedulers:
+            if is_new:
+                self._by_subject[_subject_of(pod)] = uid
             self.highest_fence = max(self.highest_fence, fence_epoch(pod))
         if uid not in self._assumed:
             self._update_nomination(pod)
@@ -224,7 +229,7 @@ class Cache:
     def _set_bound(self, pod: Pod) -> None:
         """The API shows the pod on a node: count it only there. The Snapshot keeps the pod."""
         uid = pod.metadata.uid
-        waited, assumed = self._unbound.pop(uid, None), self._assumed.pop(uid, None)
+        waited, assumed = self._take_unbound(uid), self._assumed.pop(uid, None)
         self._bound.add(uid)
         is_own = assumed is not None and assumed.node == pod.spec.node_name
         if waited is not None and not is_own and pod.spec.scheduler_name in self._schedulers:
@@ -232,8 +237,16 @@ class Cache:
         self.nominated_pods.remove(uid)
         self.snapshot.place(_as_mirrored(pod), pod.spec.node_name, bound_at=bound_at(pod))
 
+    def _take_unbound(self, uid: str) -> Pod | None:
+        pod = self._unbound.pop(uid, None)
+        if pod is not None and pod.spec.scheduler_name in self._schedulers:
+            subject = _subject_of(pod)
+            if self._by_subject.get(subject) == uid:  # else a later pod of that name has it
+                del self._by_subject[subject]
+        return pod
+
     def _remove_pod(self, uid: str) -> None:
-        self._unbound.pop(uid, None)
+        self._take_unbound(uid)
         self._bound.discard(uid)
         self._assumed.pop(uid, None)
         self.nominated_pods.remove(uid)
@@ -261,6 +274,10 @@ class Cache:
     def pod(self, uid: str) -> Pod | None:
         """The unbound pod as the watch last showed it; ``None``: not shown, or bound, finished or deleted."""
         return self._unbound.get(uid)
+
+    def uid_at(self, subject: str) -> str | None:
+        """The uid of the unbound pod of these schedulers whose rankings have this subject, if the watch shows one."""
+        return self._by_subject.get(subject)
 
     def notify(self, on_shown: Callable[[str], None] | None) -> None:
         """Call ``on_shown`` with the uid of each awaited pod once the watch shows it or its end; ``None`` stops."""
@@ -439,6 +456,13 @@ class _OwnNomination:
     # The pod's resourceVersion with the nomination; 0 until the API server has answered.
     version: int = 0
     is_shown: bool = False  # whether the watch has reached that version
+
+
+def _subject_of(pod: Pod) -> str:
+    metadata = pod.metadata
+    return str(
+        PodSubject(stage="ranked", profile=pod.spec.scheduler_name, namespace=metadata.namespace, pod=metadata.name)
+    )
 
 
 def fence_epoch(pod: Pod) -> int:

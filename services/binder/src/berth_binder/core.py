@@ -27,6 +27,7 @@ from berth.messages.attempts import Decision, Outcome, Reason
 from berth.messages.subjects import Epoch
 from berth_binder.attempts.attempt import AttemptPhase, BindingAttempt, DecidedAttempts, PluginSteps
 from berth_binder.attempts.queue import BindingQueue, Suspects, given_up, waits_for
+from berth_binder.attempts.strays import Strays
 from berth_binder.cache import Cache
 from berth_binder.decisions.conflictcheck import ConflictCheck
 from berth_binder.decisions.preemption import PreemptionCheck, evictions, verdict_after_evicting
@@ -94,6 +95,7 @@ class BinderCore:
         config: str,
         settings: CoreSettings | None = None,
         checking: Callable[[RankedDelivery], AbstractContextManager[object]] = nullcontext,
+        strays: Strays | None = None,
     ) -> None:
         """``config``: digest of the configuration. ``checking`` is entered while a node is chosen."""
         self._settings = settings or CoreSettings()
@@ -113,6 +115,7 @@ class BinderCore:
         self._at_extender: set[str] = set()
         self._decided = DecidedAttempts()
         self._suspects = Suspects()
+        self.strays = strays or Strays()
         self.examined = 0  # number of messages
         self._is_closed = False
 
@@ -275,6 +278,7 @@ class BinderCore:
             deliveries=[delivery],
             phase=AttemptPhase.PAUSED,
             pod=delivery.ranked.pod,
+            is_stray=delivery.is_stray,
         )
         self._attempts[attempt.uid] = attempt
         return self._go_on(attempt, now)
@@ -320,6 +324,9 @@ class BinderCore:
         if pod.spec.scheduler_name != latest.ranked.profile:
             return self._reject(attempt, pod)
         attempt.pod = pod = without_whole(pod)
+        if attempt.is_stray:
+            attempt.is_stray = False
+            self.strays.give_back()
         if steps is not None and self._check.passes(latest.ranked, pod, attempt.node):
             return self._before_binding(attempt, steps, now)
         with self._checking(latest):

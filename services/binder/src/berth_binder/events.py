@@ -45,6 +45,8 @@ class RankedDelivery(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     delivery: Any  # the bus's Delivery, which the core only passes back
     # Whether a former binder left the message when it crashed: it may have crashed on this pod.
     is_suspect: bool = False
+    # Whether the watch showed no such pod when it came. -> Strays
+    is_stray: bool = False
 
 
 class RequestAnswer(msgspec.Struct, frozen=True, kw_only=True):

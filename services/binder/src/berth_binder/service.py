@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Coroutine, Iterable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, nullcontext
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
 from typing import Any, Final
 
@@ -42,6 +43,7 @@ from berth.observability.tracing import Span
 from berth.profiles.configuration import profiles_of
 from berth.settings.settings import V_STEP
 from berth_binder.apicalls import ApiRequests, HigherFences
+from berth_binder.attempts.strays import Strays
 from berth_binder.cache import Cache
 from berth_binder.core import BinderCore
 from berth_binder.effects import BinderEffects, DecisionPublisher
@@ -61,6 +63,10 @@ log = get_logger()
 
 # Seconds in which pending Events are still sent at the stop; the rest is dropped.
 LAST_EVENTS_SECONDS: Final = 1.0
+# Between two questions for the highest term. A message of a higher one is redelivered after the delay, so that a flood
+# of made-up terms costs no question for each.
+TERMS_SECONDS: Final = 0.1
+TERMS_DELAY: Final = timedelta(seconds=0.2)
 # Interval of the check for fences of higher epochs.
 FENCES_SECONDS: Final = 1.0
 
@@ -146,6 +152,7 @@ class BinderEpoch:
         self._leadership = leadership
         self._client = parts.client.checking(leadership.check)
         self._metrics = parts.process.metrics
+        self._strays = Strays()
         self._core = BinderCore(
             cache=parts.cache,
             profiles=parts.profiles,
@@ -153,6 +160,7 @@ class BinderEpoch:
             config=parts.config,
             settings=parts.settings.core,
             checking=self._traced_check if parts.process.tracing.is_exporting else nullcontext,
+            strays=self._strays,
         )
         self._inbox = Inbox[Event]()
         self._publisher = DecisionPublisher(session, parts.process, parts.cache)
@@ -191,6 +199,7 @@ class BinderEpoch:
         self._left = 0
         # The highest term of a watcher seen in ``control``.
         self._watchers_term = 0
+        self._asks_for_terms_from = 0.0  # on the process's clock
 
     async def run(self) -> None:
         """Lead until the leadership is lost or the process stops.
@@ -289,19 +298,38 @@ class BinderEpoch:
             await self._take(delivery)
 
     async def _take(self, delivery: Delivery) -> None:
-        self._parts.cache.snapshot.live.observe_time(delivery.time.timestamp())
+        """Read the message of a pod that the watch shows; others, and what cannot be read, as long as there are few."""
+        parts = self._parts
+        parts.cache.snapshot.live.observe_time(delivery.time.timestamp())
+        uid = parts.cache.uid_at(delivery.subject)
+        if uid is None and not self._may_examine_stray(delivery):
+            return
         try:
             ranked = decode(delivery.data, Ranked)
             attempt = attempt_of(ranked)
         except UnknownSchemaError as error:
             self._loop.tasks.start(self._publisher.put_off(delivery, str(error)))
         except DecodeError as error:
-            self._loop.tasks.start(self._publisher.reject_unusable(delivery, str(error)))
+            if uid is None or self._may_examine_stray(delivery):
+                self._loop.tasks.start(self._publisher.reject_unusable(delivery, str(error)))
         else:
-            await self._take_attempt(ranked, attempt, delivery)
+            is_stray = attempt.uid != uid
+            if uid is None or not is_stray or self._may_examine_stray(delivery):
+                await self._take_attempt(ranked, attempt, delivery, is_stray=is_stray)
 
-    async def _take_attempt(self, ranked: Ranked, attempt: Attempt, delivery: Delivery) -> None:
+    def _may_examine_stray(self, delivery: Delivery) -> bool:
+        """Whether a message of no known pod is examined; otherwise it is acknowledged unread."""
+        if self._strays.may_be_examined(self._parts.process.clock.now()):
+            return True
+        self._metrics.count("berth_strays_dropped_total")
+        delivery.ack()
+        return False
+
+    async def _take_attempt(self, ranked: Ranked, attempt: Attempt, delivery: Delivery, *, is_stray: bool) -> None:
         """Take the message, or reject a term that no watcher has had: the pod's real attempts would look older."""
+        if attempt.term > self._watchers_term and self._parts.process.clock.now() < self._asks_for_terms_from:
+            delivery.nak(TERMS_DELAY)
+            return
         try:
             is_known = attempt.term <= self._watchers_term or await self._is_known(attempt.term)
         except UnansweredError:
@@ -321,6 +349,7 @@ class BinderEpoch:
                 sequence=delivery.sequence,
                 delivery=delivery,
                 is_suspect=delivery.sequence <= self._left,
+                is_stray=is_stray,
             )
             self._inbox.put(event)
 
@@ -329,6 +358,7 @@ class BinderEpoch:
         entry = await self._session.get(CONTROL, term_key("watcher"))
         if entry is None:  # a new store, in which no watcher has led yet
             return True
+        self._asks_for_terms_from = self._parts.process.clock.now() + TERMS_SECONDS
         try:
             self._watchers_term = number_in_control(entry, "watcher")
         except DecodeError:  # the watcher logs it, and cannot lead before it is repaired

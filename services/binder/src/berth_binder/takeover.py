@@ -6,8 +6,6 @@ in flight; wait until the own watch has reached the fences' versions; create the
 The fence, a status condition with the epoch (docs/protocol.md, 5, *Fence*), changes the pod's resourceVersion, which
 every Binding names, so the API server rejects the Bindings of former leaders. After a release of the Lease with every
 request answered, no fence is needed.
-
-A later fence of a higher epoch may come from a successor or from any client: ``apicalls.HigherFences`` checks which.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Events and effects of the scorer's core.
 
-Events are reads from the bus, and the results of effects. ``berth_scorer.service`` carries the effects out. ``held``
+Events are reads from the bus, and the results of effects. ``berth_scorer.effects`` carries the effects out. ``held``
 names an unsettled PENDING message; `->` leads to the effect that an event answers, or to an effect's answers.
 """
 

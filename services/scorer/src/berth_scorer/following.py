@@ -19,6 +19,10 @@ from berth_scorer.events import DecisionsRead, LiveDataRead, MirrorRead, PeerRan
 # DECISIONS is read back this many lifetimes of a proposal, so that no decided proposal counts.
 DECISIONS_READ: Final = 2
 
+# Copies of RANKED in 5 s: ten times what a binder binds. Beyond it NATS sends none until the time is over, because a
+# flood of a hostile scorer would take this scorer's time, or end its connection.
+MOST_COPIES: Final = 10_000
+
 Put = Callable[[ReadEvent], None]
 
 
@@ -41,7 +45,7 @@ async def follow(  # noqa: PLR0913 - what is read, where it goes, and who holds 
     def on_live_data(bucket: str, position: int) -> None:
         put(LiveDataRead(bucket=bucket, position=position))
 
-    await session.subscribe_stored(all_of("ranked"), on_ranked)
+    await session.subscribe_stored(all_of("ranked"), on_ranked, most=MOST_COPIES)
     cluster = await stack.enter_async_context(session.read_bucket(CLUSTER))
     tasks.create_task(_read_cluster(cluster, put), name="cluster")
     await cluster.caught_up.wait()

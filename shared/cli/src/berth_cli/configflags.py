@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from berth.api.config.presets import DEFAULT_NAME, GateError
 from berth.exits import Exit
-from berth.settings.presets import UnknownPresetError, gates_for, preset
 from berth_cli.rendering import note
 
 if TYPE_CHECKING:
@@ -26,6 +24,11 @@ class ConfigurationFlags:
     gates: str | None
 
     def __post_init__(self) -> None:
+        if not (self.provider or self.gates):
+            return
+        from berth.api.config.presets import DEFAULT_NAME, GateError  # noqa: PLC0415 - for few people
+        from berth.settings.presets import UnknownPresetError, gates_for, preset  # noqa: PLC0415 - the same
+
         try:
             gates_for(self.provider or DEFAULT_NAME, self.gates or "")
             preset(self.provider or DEFAULT_NAME)

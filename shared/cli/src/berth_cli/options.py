@@ -18,7 +18,6 @@ from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
-from berth.api.config.presets import PRESETS
 from berth.errors import BerthError, first_error
 from berth.exits import Exit, UsageError, exit_for
 from berth.messages.subjects import PREFIX, escape_dotted, escape_token
@@ -102,16 +101,9 @@ def shown(file: Path) -> str:
     return "standard input" if file == STANDARD_INPUT else str(file)
 
 
-Provider = Annotated[
-    str | None,
-    typer.Option(
-        "--algorithm-provider",
-        metavar="NAME",
-        envvar="BERTH_ALGORITHM_PROVIDER",
-        help=f"The preset that a file starts from: {', '.join(PRESETS)}; `berth config providers` lists all.",
-        show_default=False,
-    ),
-]
+# Presets of kube-scheduler 1.18: few people start from one, so `berth config` alone lists these flags.
+Provider = Annotated[str | None, typer.Option("--algorithm-provider", envvar="BERTH_ALGORITHM_PROVIDER", hidden=True)]
+Gates = Annotated[str | None, typer.Option("--feature-gates", envvar="BERTH_FEATURE_GATES", hidden=True)]
 
 ServicesConfig = Annotated[
     Path | None,
@@ -123,24 +115,6 @@ ServicesConfig = Annotated[
         show_default=False,
     ),
 ]
-
-
-Gates = Annotated[
-    str | None,
-    typer.Option(
-        "--feature-gates",
-        metavar="A=true,B=false",
-        envvar="BERTH_FEATURE_GATES",
-        help="Feature gates of the preset; `berth config providers` lists them.",
-        show_default=False,
-    ),
-]
-
-# For commands that ask running services: their presets come from the variables, rarely from a flag.
-ServicesProvider = Annotated[
-    str | None, typer.Option("--algorithm-provider", envvar="BERTH_ALGORITHM_PROVIDER", hidden=True)
-]
-ServicesGates = Annotated[str | None, typer.Option("--feature-gates", envvar="BERTH_FEATURE_GATES", hidden=True)]
 
 
 KubeconfigToRead = Annotated[

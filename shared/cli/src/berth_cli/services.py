@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Final
 
 import msgspec
 
-from berth.bus.interface import STORES_NOTHING, ServiceInstance, Session
+from berth.bus.interface import STORES_NOTHING, ServiceInstance, Session, StreamState
+from berth.bus.topology import DEAD, DECISIONS, PENDING, RANKED
 from berth.decoding import MALFORMED
 from berth.messages.queue import QUEUES
 from berth.messages.shadow import ShadowFigures, ShadowResult
@@ -68,8 +70,14 @@ class Statistics(msgspec.Struct, frozen=True):
     shadow: ShadowFigures | None = None
 
 
+# The streams of a pod's way and of dead letters.
+STREAMS: Final = (PENDING, RANKED, DECISIONS, DEAD)
+SLOW: Final = timedelta(
+    seconds=5
+)  # an older message of a stream with a consumer is marked; usual waits are milliseconds
+
 # Figures with a place of their own, which are not listed among a service's figures.
-OWN_FIGURES: Final = frozenset(field.name for field in msgspec.structs.fields(Statistics)) | {"differences"}
+_OWN_FIGURES: Final = frozenset(field.name for field in msgspec.structs.fields(Statistics)) | {"differences"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +127,29 @@ def compared(figures: ShadowFigures) -> str:
     skipped = sum(figures.skipped.values())
     rest = f", {skipped} skipped" if skipped else ""
     return f"{equal / figures.compared:.1%} of {figures.compared} pods as live{rest}".replace("%", " %")
+
+
+def figures(stats: Mapping[str, object]) -> str:
+    """The statistics without a place of their own, as text: ``ranked 12, held 0``."""
+    shown = ((name, value) for name, value in stats.items() if name not in _OWN_FIGURES)
+    return ", ".join(f"{name.replace('_', ' ')} {_short(value)}" for name, value in shown)
+
+
+def _short(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.1f}"
+    return f"{len(value)}" if isinstance(value, Mapping) else str(value)
+
+
+def oldest_age(state: StreamState) -> float | None:
+    """Seconds since the oldest message of a stream; ``None``: it is empty."""
+    return None if state.first_time is None else max(0.0, (state.now - state.first_time).total_seconds())
+
+
+def is_slow(state: StreamState) -> bool:
+    """Whether a message waits for a consumer for long, or there is a dead letter."""
+    age = oldest_age(state)
+    return age is not None and (state.stream == DEAD or (bool(state.consumers) and age > SLOW.total_seconds()))
 
 
 def gone(processes: Sequence[Seen]) -> list[Gone]:

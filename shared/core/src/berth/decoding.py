@@ -16,14 +16,14 @@ from berth.errors import DecodeError
 
 R = TypeVar("R")
 
+# What decoding JSON may raise. msgspec does not wrap the last two: invalid UTF-8, endless nesting.
 MALFORMED: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What decoding JSON may raise. msgspec does not wrap the last two: invalid UTF-8, endless nesting."""
 
+# Arrays and objects inside each other in a value that plugins decode themselves. Python's own limit depends on how deep
+# the call stack is, so that a value that one caller can decode could end another.
 MAX_NESTING: Final = 64
-"""Arrays and objects inside each other in a value that plugins decode themselves. Python's own limit depends on how
-deep the call stack is, so that a value that one caller can decode could end another."""
+# Of a decoder's message: some quote the value.
 REASON_CHARACTERS: Final = 300
-"""Of a decoder's message: some quote the value."""
 
 
 class decoding(AbstractContextManager[None]):  # noqa: N801 - reads as a statement: ``with decoding("a fact"):``

@@ -15,6 +15,7 @@ from berth_sim import faults, kubectl, prometheus
 from berth_sim.apiserver import apply, listing, patch, protobuf, schema, status
 from berth_sim.apiserver import resources as bindings
 from berth_sim.apiserver.kinds import PODS, Route, SimulatedKind, UnknownResourceError, parse_path
+from berth_sim.apiserver.listing import Token
 from berth_sim.apiserver.resources import DeleteOptions, Part, Resources
 from berth_sim.apiserver.status import (
     StatusError,
@@ -23,10 +24,11 @@ from berth_sim.apiserver.status import (
     no_such_resource,
     unsupported_media_type,
 )
-from berth_sim.apiserver.store import Store
+from berth_sim.apiserver.store import Store, StoredObject
 from berth_sim.apiserver.watch import Watch, watch_options
 from berth_sim.faults import Faults, Verb
 from berth_sim.prometheus import SimulatedExporters, SimulatedPrometheus
+from berth_sim.tables import Shown
 
 _JSON = "application/json"
 _YAML = "application/yaml"
@@ -62,8 +64,8 @@ class SimulatedApiServer:
     async def _answer_or_refuse(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
             return await self._answer(request)
-        except UnknownResourceError:
-            refusal = no_such_resource()
+        except UnknownResourceError as exc:
+            refusal = method_not_allowed(str(exc)) if str(exc) else no_such_resource()
         except StatusError as exc:
             refusal = exc
         return _json(refusal.encoded(), refusal.code)
@@ -96,7 +98,8 @@ class SimulatedApiServer:
         document = self._documents.get(path.rstrip("/"))
         if document is None:
             return web.Response(status=HTTPStatus.NOT_FOUND, text="404 page not found\n")
-        return web.Response(body=document, content_type=_JSON if document else _OPENAPI_V2)
+        code = HTTPStatus.CREATED if request.method == "POST" else HTTPStatus.OK
+        return web.Response(body=document, status=code, content_type=_JSON if document else _OPENAPI_V2)
 
     async def _serve(
         self, request: web.BaseRequest, route: Route, verb: Verb, query: Mapping[str, str], body: bytes
@@ -122,12 +125,25 @@ class SimulatedApiServer:
             if route.subresource == "scale":
                 return _json(msgspec.json.encode(bindings.scale_of(kind, stored.value)))
             if _wants_table(request):
-                return _json(kubectl.encoded(kind, [stored], self._store.revision, self._resources.clock()))
+                return self._table(kind, [stored], self._store.revision, query)
             return _json(stored.encoded(kind))
         page = listing.list_page(self._store, kind, route.namespace, listing.list_options(kind, query))
         if _wants_table(request):
-            return _json(kubectl.encoded(kind, page.items, page.revision, self._resources.clock(), page.rest))
+            return self._table(kind, page.items, page.revision, query, page.rest)
         return _json(page.encoded(kind))
+
+    def _table(
+        self,
+        kind: SimulatedKind,
+        items: Sequence[StoredObject],
+        revision: int,
+        query: Mapping[str, str],
+        rest: Token | None = None,
+    ) -> web.Response:
+        return _json(self._shown(kind, query).encoded(items, revision, rest))
+
+    def _shown(self, kind: SimulatedKind, query: Mapping[str, str]) -> Shown:
+        return Shown(kind, self._resources.clock(), query.get("includeObject", ""))
 
     def _write(
         self, content_type: str, route: Route, verb: Verb, query: Mapping[str, str], body: bytes
@@ -217,7 +233,7 @@ class SimulatedApiServer:
         self._faults.watch_opened(watch.cut, route.kind.plural)
         try:
             async for chunk in watch.lines():
-                shown = kubectl.watched(route.kind, chunk, self._resources.clock()) if _wants_table(request) else chunk
+                shown = self._shown(route.kind, query).watched(chunk) if _wants_table(request) else chunk
                 await response.write(shown)
             await response.write_eof()
         except ConnectionError:

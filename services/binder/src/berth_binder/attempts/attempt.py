@@ -94,6 +94,7 @@ class BindingAttempt:
     # Whether it was ever paused: then its messages do not count against ``max_unacked``.
     has_paused: bool = False
     is_waiting: bool = False  # whether ``waiting`` was published
+    is_stray: bool = False  # until the pod is found waiting: it may be of no pod
     waits_for: str = ""  # text for users
     repeats: int = 0  # how often ``waiting`` was published for the latest attempt
     decision: Decision | None = None  # the final one, until its PubAck

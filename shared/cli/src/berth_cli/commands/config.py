@@ -15,7 +15,7 @@ import yaml
 from berth.api.config.configuration import KubeSchedulerConfiguration, PluginLists
 from berth.api.config.encode import as_document
 from berth.api.config.load import ConfigurationError
-from berth.api.config.presets import CURRENT_RELEASE, DEFAULT_NAME, GateError, GateValues, Preset, read_gates
+from berth.api.config.presets import CURRENT_RELEASE, DEFAULT_NAME, PRESETS, GateError, GateValues, Preset, read_gates
 from berth.api.config.profiles import expand
 from berth.api.config.types import PluginRef, Plugins, Point
 from berth.exits import Exit
@@ -26,10 +26,8 @@ from berth.settings.file import file_values
 from berth.settings.presets import UnknownPresetError, deprecation_warning, every_gate, preset, presets
 from berth.settings.sources import read_settings
 from berth_cli.options import (
-    Gates,
     Output,
     OutputFormat,
-    Provider,
     named_file,
     print_document,
     reporting_errors,
@@ -52,6 +50,30 @@ File = Annotated[
     Path,
     typer.Argument(
         metavar="FILE", help="A KubeSchedulerConfiguration; - is standard input.", parser=named_file, show_default=False
+    ),
+]
+
+
+Provider = Annotated[
+    str | None,
+    typer.Option(
+        "--algorithm-provider",
+        metavar="NAME",
+        envvar="BERTH_ALGORITHM_PROVIDER",
+        help=f"The preset that a file starts from: {', '.join(PRESETS)}; `berth config providers` lists all.",
+        show_default=False,
+    ),
+]
+
+
+Gates = Annotated[
+    str | None,
+    typer.Option(
+        "--feature-gates",
+        metavar="A=true,B=false",
+        envvar="BERTH_FEATURE_GATES",
+        help="Feature gates of the preset; `berth config providers` lists them.",
+        show_default=False,
     ),
 ]
 

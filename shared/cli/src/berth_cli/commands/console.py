@@ -19,9 +19,9 @@ from berth_cli.console.guard import Guard, guard_of
 from berth_cli.console.pages import serve
 from berth_cli.console.server import ConsoleServer
 from berth_cli.options import (
+    Gates,
+    Provider,
     ServicesConfig,
-    ServicesGates,
-    ServicesProvider,
     reporting_errors,
     run_command,
     until_stopped,
@@ -82,8 +82,8 @@ def console(  # noqa: PLR0913 - one parameter a flag, given by name
     proxy_address: ProxyAddresses = None,
     allowed_host: AllowedHosts = None,
     config: ServicesConfig = None,
-    algorithm_provider: ServicesProvider = None,
-    feature_gates: ServicesGates = None,
+    algorithm_provider: Provider = None,
+    feature_gates: Gates = None,
     kubeconfig: Kubeconfig = None,
     nats: NatsUrl = None,
     nats_context: NatsContext = None,

@@ -26,8 +26,8 @@ from berth_cli.bus import NatsContext, NatsServer, NatsUrl, open_session
 from berth_cli.commands.config import configured
 from berth_cli.options import (
     ANSWERED_BY,
-    ServicesGates,
-    ServicesProvider,
+    Gates,
+    Provider,
     reporting_errors,
     run_command,
     stoppable,
@@ -132,8 +132,8 @@ def record(  # noqa: PLR0913 - one parameter a flag, given by name
     since: Since = None,
     anonymise: Anonymise = False,
     config: Config = None,
-    algorithm_provider: ServicesProvider = None,
-    feature_gates: ServicesGates = None,
+    algorithm_provider: Provider = None,
+    feature_gates: Gates = None,
     nats: NatsUrl = None,
     nats_context: NatsContext = None,
 ) -> None:

@@ -85,21 +85,8 @@ Config = Annotated[
 
 
 # The services' flags for this also read variables, which do not apply here.
-Provider = Annotated[
-    str | None,
-    typer.Option(
-        "--algorithm-provider",
-        metavar="NAME",
-        help="The preset that the other configuration starts from.",
-        show_default=False,
-    ),
-]
-Gates = Annotated[
-    str | None,
-    typer.Option(
-        "--feature-gates", metavar="A=true,B=false", help="Feature gates of that preset, on or off.", show_default=False
-    ),
-]
+Provider = Annotated[str | None, typer.Option("--algorithm-provider", hidden=True)]
+Gates = Annotated[str | None, typer.Option("--feature-gates", hidden=True)]
 Browse = Annotated[
     bool, typer.Option("--browse", help="Show both clusters side by side, on a page for a browser.", show_default=False)
 ]

@@ -23,7 +23,7 @@ from rich.text import Text
 from berth.api.resources import CPU, MEMORY
 from berth.bus.interface import ServiceInstance, Session, StoredMessage, StreamReader, StreamState
 from berth.bus.stages import OUTCOME
-from berth.bus.topology import BANDWIDTH, DEAD, DECISIONS, PENDING, RANKED
+from berth.bus.topology import BANDWIDTH, DECISIONS
 from berth.cluster.nodes import node_info
 from berth.errors import TemporaryError, first_error
 from berth.exits import Exit
@@ -53,15 +53,12 @@ from berth_cli.rendering import (
     plain,
     print_rich,
 )
-from berth_cli.services import OWN_FIGURES, activity, attention, gone, queue_lines, seen
+from berth_cli.services import STREAMS, activity, attention, figures, gone, is_slow, oldest_age, queue_lines, seen
 
 app = typer.Typer()
 
-SLOW = timedelta(seconds=5)  # longer waits are yellow; usual waits are milliseconds
 # Period over which Decisions are counted: long enough for a steady rate, short enough to fill soon after the start.
 WINDOW: Final = timedelta(seconds=10)
-
-STREAMS: Final = (PENDING, RANKED, DECISIONS, DEAD)
 
 FEWEST_NODES: Final = 3  # nodes on the smallest terminal
 
@@ -336,16 +333,13 @@ def queues(overview: Overview) -> Table:
                 else (consumer.name, str(consumer.undelivered), str(consumer.unacknowledged), str(consumer.redelivered))
             )
             cells = (state.stream, consumer_cells[0], str(state.messages), *consumer_cells[1:])
-            table.add_row(*map(plain, cells), _oldest(overview, state), plain(size))
+            table.add_row(*map(plain, cells), _oldest(state), plain(size))
     return table
 
 
-def _oldest(overview: Overview, state: StreamState) -> Text:
-    age = overview.age(state.first_time)
-    if age is None:
-        return plain("")
-    slow = state.consumers and age > SLOW.total_seconds()
-    return plain(duration(age), "yellow" if slow or state.stream == "dead" else "")
+def _oldest(state: StreamState) -> Text:
+    age = oldest_age(state)
+    return plain("" if age is None else duration(age), "yellow" if is_slow(state) else "")
 
 
 def _flow(overview: Overview) -> Text:
@@ -371,10 +365,9 @@ def services(overview: Overview) -> Table:
     versions = ("VERSION",) if len({instance.version for instance in overview.services}) > 1 else ()
     table = new_table("WHO", *versions, "CONFIG", "STATE", "SAYS")
     for one, instance in zip(processes, overview.services, strict=True):
-        figures = {name: value for name, value in instance.stats.items() if name not in OWN_FIGURES}
-        stats = ", ".join(f"{name.replace('_', ' ')} {_short(value)}" for name, value in figures.items())
         version = (instance.version,) if versions else ()
-        cells = (process_label(one.service, one.name), *version, one.statistics.configuration, activity(one), stats)
+        says = figures(instance.stats)
+        cells = (process_label(one.service, one.name), *version, one.statistics.configuration, activity(one), says)
         table.add_row(*map(plain, cells))
     for each in gone(processes):
         silent = f"gone: silent for {duration(each.seconds)}"
@@ -383,12 +376,6 @@ def services(overview: Overview) -> Table:
     if not overview.services:
         table.add_row(plain("no service answers", "yellow"))
     return table
-
-
-def _short(value: object) -> str:
-    if isinstance(value, float):
-        return f"{value:.1f}"
-    return f"{len(value)}" if isinstance(value, Mapping) else str(value)
 
 
 def _nodes(overview: Overview, rows: int | None) -> Iterator[RenderableType]:
@@ -420,7 +407,7 @@ def as_json(overview: Overview) -> dict[str, object]:
     """All nodes; ages are in seconds."""
     return {
         "now": overview.now,
-        "streams": [_stream_json(overview, state) for state in overview.streams],
+        "streams": [_stream_json(state) for state in overview.streams],
         "decisions": {"window_seconds": overview.window.total_seconds(), "outcomes": overview.outcomes},
         "mirror_age_seconds": overview.age(min(overview.watermarks.values(), default=None)),
         "services": overview.services,
@@ -429,13 +416,13 @@ def as_json(overview: Overview) -> dict[str, object]:
     }
 
 
-def _stream_json(overview: Overview, state: StreamState) -> dict[str, object]:
+def _stream_json(state: StreamState) -> dict[str, object]:
     return {
         "stream": state.stream,
         "messages": state.messages,
         "bytes": state.bytes,
         "last_sequence": state.last_sequence,
-        "oldest_age_seconds": overview.age(state.first_time),
+        "oldest_age_seconds": oldest_age(state),
         "consumers": state.consumers,
     }
 

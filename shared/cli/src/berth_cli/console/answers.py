@@ -1,22 +1,29 @@
-"""Answers of the page about one pod, one node or the queue: the documents of ``berth why``, ``trace`` and ``queue``."""
+"""Answers of the page about a pod, a node, the queue or a time: documents as of ``berth why``, ``trace``, ``queue``."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Final
 
 from rich.padding import Padding
 from rich.text import Text
 
+from berth.api.pod import Pod
 from berth.api.resources import CPU, MEMORY
-from berth.bus.interface import Session
+from berth.bus.interface import Session, StreamReader
+from berth.bus.topology import DECISIONS
 from berth.cluster.nodes import node_info
+from berth.cluster.snapshot import Snapshot
 from berth.exits import UsageError
 from berth.messages.queue import IN_FLIGHT, QUEUES
 from berth_cli.commands.trace import stored_messages
+from berth_cli.console.decisionlog import BARS, Bars, CreationOf, DecisionLog
 from berth_cli.mirror import MirrorReader
 from berth_cli.options import NotFoundError, PodName
 from berth_cli.pods.explain import decision_json, decision_lines
+from berth_cli.pods.finding import in_the_mirror
 from berth_cli.pods.lookup import ExplainedDecision
 from berth_cli.pods.timeline import trace_json, with_recalled
 from berth_cli.pods.unplaced import KnownByWatcher, explanation_of
@@ -29,22 +36,89 @@ Document = dict[str, object]
 MOST_QUEUED: Final = 500  # pods of the queue that the page lists
 # Requests to the watcher for one list. Each scans 2,000 pods, answers 100 and takes at most 3 ms of its time.
 MOST_REQUESTS: Final = 5
+MOST_DECISIONS: Final = 20_000  # read for a time that a page names; takes two seconds
+LONGEST_SECONDS: Final = 24 * 3600.0
+CLOCKS_APART: Final = timedelta(
+    seconds=10
+)  # a stream is read from so much earlier on, as this machine's clock may differ
 MOST_ON_A_NODE: Final = 1000  # pods of a node that the page lists; Kubernetes supports 110 per node
 
 
-async def why_json(session: Session, name: PodName) -> Document:
+async def why_json(session: Session, name: PodName, snapshot: Snapshot) -> Document:
     """The document of ``berth why -o json`` with its sentences. Only the bus is asked, never the API server.
 
     Raises:
-        NotFoundError: neither a Decision nor the leading watcher has the pod.
+        NotFoundError: neither a Decision, nor the leading watcher, nor the mirror has the pod.
     """
-    known = await explanation_of(session, name)
-    if isinstance(known, KnownByWatcher):
+    try:
+        explained = await explanation_of(session, name)
+    except NotFoundError:
+        known = in_the_mirror(snapshot, name)
+        placed = snapshot.placed(known.pod.metadata.uid) if known is not None else None
+        if placed is None:
+            raise
+        return _placed_json(name, placed.pod, snapshot.rows.names[placed.row])
+    if isinstance(explained, KnownByWatcher):
         stuck = await what_stops(session)
-        lines = [line for line in detail_lines(known.answer, known.detail) if isinstance(line, str) and line]
-        return {"kind": "queued", "sentences": lines, **detail_json(known.answer, known.detail, stuck)}
-    decided = known.decided
+        lines = [line for line in detail_lines(explained.answer, explained.detail) if isinstance(line, str) and line]
+        return {"kind": "queued", "sentences": lines, **detail_json(explained.answer, explained.detail, stuck)}
+    decided = explained.decided
     return {"kind": "decided", "sentences": list(sentences_of(decided)), **decision_json(decided)}
+
+
+def _placed_json(name: PodName, pod: Pod, node: str) -> Document:
+    """A pod that is on a node and has no Decision."""
+    why = "NATS has no Decision on it, because another scheduler bound it, or berth did longer ago than NATS keeps them"
+    sentences = [f"{name} is on {node}", f"{why}; its schedulerName is {pod.spec.scheduler_name!r:.300}"]
+    return {"kind": "placed", "pod": str(name), "outcome": "bound", "node": node, "sentences": sentences}
+
+
+async def decisions_json(session: Session, begin: float, end: float, snapshot: Snapshot) -> Document:
+    """The Decisions between two Unix times of NATS's clock: their counts, and the last of them line by line.
+
+    ``until``: where reading stopped, because there are more than :data:`MOST_DECISIONS`; ``None``: all were read.
+
+    Raises:
+        UsageError: no times, or too long ones.
+    """
+    if not 0 <= begin < end <= begin + LONGEST_SECONDS:
+        raise UsageError(f"listing Decisions: want a time of at most {LONGEST_SECONDS:g} s, got {begin!r} to {end!r}")
+    now = (await session.state(DECISIONS)).now.timestamp()
+    step = max(1, math.ceil((end - begin) / BARS))
+    log = DecisionLog([Bars(step, math.ceil(end / step) - int(begin) // step)])
+    until = None
+    if begin < now:
+        async with session.read_stream(DECISIONS, since=timedelta(seconds=now - begin) + CLOCKS_APART) as reader:
+            until = await _count(log, reader, (begin, end), lambda uid: _created(snapshot, uid))
+    return {"now": now, "until": until, "figures": log.figures(math.ceil(end)), "decisions": log.lines()}
+
+
+async def _count(
+    log: DecisionLog, reader: StreamReader, span: tuple[float, float], creation_of: CreationOf
+) -> float | None:
+    """Count Decisions between two times. Returns the time of the first that was one too many."""
+    begin, end = span
+    until, read = None, 0
+    if reader.caught_up.is_set():  # there are none
+        return None
+    async for batch in reader.batches():
+        for stored in batch:
+            at = stored.time.timestamp()
+            if begin <= at < end and read < MOST_DECISIONS:
+                log.add(stored)
+                read += 1
+            elif begin <= at < end and until is None:
+                until = at
+        log.new_lines(creation_of)
+        if until is not None or reader.caught_up.is_set() or (batch and batch[-1].time.timestamp() >= end):
+            break
+    log.new_lines(creation_of)  # those that were held
+    return until
+
+
+def _created(snapshot: Snapshot, uid: str) -> str | None:
+    placed = snapshot.placed(uid)
+    return None if placed is None else placed.pod.metadata.creation_timestamp
 
 
 def sentences_of(decided: ExplainedDecision) -> Iterator[str]:

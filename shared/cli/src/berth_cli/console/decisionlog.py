@@ -1,10 +1,11 @@
 """The last Decisions and dead letters, with counts by outcome, profile and namespace and times by stage.
 
-All of it is bounded: lines, counted seconds, and names per second.
+All of it is bounded: lines, bars, and names per bar.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -25,8 +26,12 @@ KEPT: Final = 1000  # Decisions that a page gets when it is opened
 # the others counted.
 MOST_IN_A_FRAME: Final = 500
 DEAD_KEPT: Final = 50
+# Decisions that are counted at the start, two seconds of reading at most: of a busier hour the later part is known.
+HISTORY: Final = 20_000
+BARS: Final = 60  # of a chart
 WINDOW_SECONDS: Final = 60  # short enough to show bursts, and filled soon after a start
-MOST_NAMES: Final = 200  # namespaces or profiles counted apart per second; the rest is counted together
+LONGER_SECONDS: Final = (900, 3600)
+MOST_NAMES: Final = 200  # namespaces or profiles counted apart per bar; the rest is counted together
 OTHERS: Final = "(others)"
 NAMES_SHOWN: Final = 12
 MOST_SAMPLES: Final = 4000  # bound pods whose times are kept for percentiles
@@ -92,13 +97,17 @@ class StageTimes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DecisionFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts over the Decisions of the last ``seconds``.
+    """Counts over ``seconds`` from ``begin`` on, in bars of ``step`` seconds. Times are Unix seconds.
 
-    ``series``: per outcome the number in each second, oldest first. ``repeated``: Decisions on pods decided before.
-    ``waited``: whole seconds, the precision of a pod's creation time.
+    ``since``: from when on Decisions are known, later than ``begin`` if older ones were not read.
+    ``series``: per outcome the number in each bar, oldest first. ``repeated``: Decisions on pods decided before.
+    ``bound``: the pods with stage times. ``waited``: whole seconds, the precision of a pod's creation time.
     """
 
     seconds: int
+    step: int
+    begin: float
+    since: float
     outcomes: dict[str, int]
     profiles: dict[str, int]
     namespaces: dict[str, int]
@@ -110,12 +119,65 @@ class DecisionFigures(msgspec.Struct, frozen=True, kw_only=True):
     decided: StageTimes | None
 
 
+# Unix time of a Decision, and its stage times.
+StageSeconds = tuple[float, float | None, float | None, float | None]
+
+
 @dataclass(slots=True)
-class _Second:
+class _Bar:
     outcomes: Counter[str] = field(default_factory=Counter)
     profiles: Counter[str] = field(default_factory=Counter)
     namespaces: Counter[str] = field(default_factory=Counter)
     repeated: int = 0
+
+
+class Bars:
+    """Decisions counted in the last ``number`` bars of ``step`` seconds."""
+
+    def __init__(self, step: int, number: int = BARS) -> None:
+        self._step = step
+        self._number = number
+        self._bars: dict[int, _Bar] = {}
+
+    def count(self, at: float, decided: DecidedAttempt) -> None:
+        place = int(at) // self._step
+        if len(self._bars) > 2 * self._number and place not in self._bars:
+            del self._bars[min(self._bars)]
+        bar = self._bars.setdefault(place, _Bar())
+        bar.outcomes[decided.outcome] += 1
+        _count_name(bar.profiles, decided.profile)
+        _count_name(bar.namespaces, decided.namespace)
+        bar.repeated += (_number_of(decided.attempt) or 1) > 1
+
+    def figures(self, end: int, times: Iterable[StageSeconds], known_from: float) -> DecisionFigures:
+        """Counts of the bars that begin before ``end``, in Unix seconds."""
+        last = (end - 1) // self._step
+        first = last + 1 - self._number
+        begin = float(first * self._step)
+        for place in [one for one in self._bars if one < first]:
+            del self._bars[place]
+        counted = [bar for place, bar in self._bars.items() if place <= last]
+        outcomes = _sum(bar.outcomes for bar in counted)
+        timed = [each for each in times if each[0] >= begin]
+        return DecisionFigures(
+            seconds=self._number * self._step,
+            step=self._step,
+            begin=begin,
+            since=max(begin, known_from),
+            outcomes=dict(outcomes),
+            profiles=_most(_sum(bar.profiles for bar in counted)),
+            namespaces=_most(_sum(bar.namespaces for bar in counted)),
+            series={name: self._series(name, first) for name in outcomes},
+            repeated=sum(bar.repeated for bar in counted),
+            bound=len(timed),
+            waited=_percentiles([each[1] for each in timed]),
+            ranked=_percentiles([each[2] for each in timed]),
+            decided=_percentiles([each[3] for each in timed]),
+        )
+
+    def _series(self, outcome: str, first: int) -> list[int]:
+        nothing = _Bar()
+        return [self._bars.get(first + i, nothing).outcomes[outcome] for i in range(self._number)]
 
 
 # A pod's creationTimestamp by its uid; None if the mirror lacks the pod.
@@ -123,16 +185,20 @@ CreationOf = Callable[[str], str | None]
 
 
 class DecisionLog:
-    """Decisions as they arrive, and the lines that pages have not received yet."""
+    """Decisions as they arrive, and the lines that pages have not received yet.
 
-    def __init__(self) -> None:
+    ``lacks_older``: NATS keeps older Decisions than the first.
+    """
+
+    def __init__(self, bars: Sequence[Bars] = (), *, lacks_older: bool = False) -> None:
         self.unreadable = 0
         self._lines: deque[DecisionLine] = deque(maxlen=KEPT)
         self._arrived: deque[tuple[float, DecidedAttempt]] = deque(maxlen=KEPT)
         self._held: deque[tuple[float, DecidedAttempt]] = deque(maxlen=KEPT)
         self._dropped = 0
-        self._seconds: dict[int, _Second] = {}
-        self._times: deque[tuple[float, float | None, float | None, float | None]] = deque(maxlen=MOST_SAMPLES)
+        self._bars = bars or [Bars(seconds // BARS) for seconds in (WINDOW_SECONDS, *LONGER_SECONDS)]
+        self._times: deque[StageSeconds] = deque(maxlen=MOST_SAMPLES)
+        self._known_from = math.inf if lacks_older else 0.0
 
     def add(self, stored: StoredMessage) -> None:
         try:
@@ -145,7 +211,9 @@ class DecisionLog:
             return
         self._dropped += len(self._arrived) == KEPT
         self._arrived.append((at, decided))
-        self._count(at, decided)
+        self._known_from = min(self._known_from, at)
+        for bars in self._bars:
+            bars.count(at, decided)
 
     def lines(self) -> list[DecisionLine]:
         """The last lines made by :meth:`new_lines`."""
@@ -165,40 +233,13 @@ class DecisionLog:
                 self._times.append((line.at, *_stage_seconds(line)))
         return lines[-MOST_IN_A_FRAME:], left_out
 
-    def figures(self, now: float) -> DecisionFigures:
-        """Counts up to now, on NATS's clock, without the present second, which is not over."""
-        end = int(now)
-        begin = end - WINDOW_SECONDS
-        for second in [one for one in self._seconds if one < begin]:
-            del self._seconds[second]
-        counted = [(second, counts) for second, counts in self._seconds.items() if second < end]
-        outcomes = _sum(counts.outcomes for _, counts in counted)
-        times = [each for each in self._times if each[0] >= begin]
-        return DecisionFigures(
-            seconds=WINDOW_SECONDS,
-            outcomes=dict(outcomes),
-            profiles=_most(_sum(counts.profiles for _, counts in counted)),
-            namespaces=_most(_sum(counts.namespaces for _, counts in counted)),
-            series={name: self._series(name, begin) for name in outcomes},
-            repeated=sum(counts.repeated for _, counts in counted),
-            bound=len(times),
-            waited=_percentiles([each[1] for each in times]),
-            ranked=_percentiles([each[2] for each in times]),
-            decided=_percentiles([each[3] for each in times]),
-        )
+    def figures(self, end: float) -> DecisionFigures:
+        """Counts up to a time on NATS's clock, without its second, which is not over."""
+        return self._bars[0].figures(int(end), self._times, self._known_from)
 
-    def _series(self, outcome: str, begin: int) -> list[int]:
-        nothing = _Second()
-        return [self._seconds.get(begin + i, nothing).outcomes[outcome] for i in range(WINDOW_SECONDS)]
-
-    def _count(self, at: float, decided: DecidedAttempt) -> None:
-        if len(self._seconds) > 2 * WINDOW_SECONDS and int(at) not in self._seconds:
-            del self._seconds[min(self._seconds)]
-        second = self._seconds.setdefault(int(at), _Second())
-        second.outcomes[decided.outcome] += 1
-        _count_name(second.profiles, decided.profile)
-        _count_name(second.namespaces, decided.namespace)
-        second.repeated += (_number_of(decided.attempt) or 1) > 1
+    def longer(self, now: float) -> list[DecisionFigures]:
+        """Counts of the last 15 minutes and of the last hour, with the present bar."""
+        return [bars.figures(int(now) + 1, self._times, self._known_from) for bars in self._bars[1:]]
 
 
 class DeadLetters:

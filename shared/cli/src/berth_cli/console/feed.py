@@ -17,12 +17,13 @@ from berth.messages.livedata import LiveSource
 from berth.messages.shadow import ALL_SHADOWS
 from berth.safetext import one_line, without_passwords
 from berth_cli.bus import NatsServer, open_session
-from berth_cli.console.decisionlog import DEAD_KEPT, KEPT
+from berth_cli.console.decisionlog import DEAD_KEPT, HISTORY
 from berth_cli.console.hub import Hub
 from berth_cli.console.model import ConsoleModel
 from berth_cli.mirror import open_mirror
 from berth_cli.options import ANSWERED_BY
 from berth_cli.rendering import note
+from berth_cli.services import STREAMS
 
 TICK_SECONDS: Final = 0.1  # between two frames: the limit of what a person notices
 TICKS_A_SECOND: Final = 10
@@ -116,15 +117,18 @@ class Feed:
         ):
             await self._read_clock(session)
             await self._subscribe_to_shadows(session)
+            state = await session.state(DECISIONS)
+            last = max(0, state.last_sequence - HISTORY)
             async with (
                 asyncio.TaskGroup() as tasks,
-                session.read_stream(DECISIONS, after=await _recent(session, DECISIONS, KEPT)) as decisions,
+                session.read_stream(DECISIONS, after=last) as decisions,
                 session.read_stream(DEAD, after=await _recent(session, DEAD, DEAD_KEPT)) as dead,
             ):
                 if self._has_read:
                     note("NATS is back")
                 self._has_read = self._is_catching_up = True
-                self.model.connected(mirror, source=str(ANSWERED_BY.get()), at=time.time())
+                source, lacks_older = str(ANSWERED_BY.get()), last >= state.first_sequence
+                self.model.connected(mirror, source=source, at=time.time(), lacks_older=lacks_older)
                 following = [
                     tasks.create_task(_follow(decisions, self.model.decided)),
                     tasks.create_task(_follow(dead, self.model.dead_lettered)),
@@ -150,8 +154,9 @@ class Feed:
             await self._read_clock(session)
             if len(self.hub) and time.monotonic() - asked_at >= SERVICES_SECONDS:
                 asked_at = time.monotonic()
-                self.model.counted_dead(await session.state(DEAD))
-                self.model.services_answered(await session.services())
+                streams = [await session.state(stream) for stream in STREAMS]
+                self.model.counted_dead(streams[-1])
+                self.model.services_answered(await session.services(), streams)
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _read_clock(self, session: Session) -> None:
@@ -180,7 +185,7 @@ class Feed:
 
 
 async def _recent(session: Session, stream: str, messages: int) -> int:
-    """The sequence after which the last `count` messages of a stream follow."""
+    """The sequence after which the last ``messages`` of a stream follow."""
     return max(0, (await session.state(stream)).last_sequence - messages)
 
 

@@ -11,32 +11,74 @@ from typing import Final
 import msgspec
 
 from berth.bus.interface import ServiceInstance, StoredMessage, StreamState
-from berth.settings.settings import process_label
+from berth.settings.settings import process_label, short_identity
 from berth_cli.console.decisionlog import DeadKept, DeadLetters, DeadLine, DecisionFigures, DecisionLine, DecisionLog
 from berth_cli.console.nodetable import NodeChanges, NodeFacts, NodeLoad, NodeTable, TrafficSample
 from berth_cli.console.shadowlog import DifferenceLine, ShadowLine, ShadowLog
 from berth_cli.mirror import MirrorReader
-from berth_cli.rendering import is_current
-from berth_cli.services import activity, attention, is_draining, leader, seen
+from berth_cli.rendering import duration, is_current
+from berth_cli.services import (
+    READY,
+    Gone,
+    Seen,
+    activity,
+    attention,
+    figures,
+    gone,
+    is_draining,
+    is_slow,
+    leader,
+    oldest_age,
+    seen,
+)
 
 MOST_SENTENCES: Final = 50  # processes and sentences per frame
 SENTENCE_CHARACTERS: Final = 600
+LONGER_REFRESH_SECONDS: Final = 5.0  # between two refreshes of the counts of 15 minutes and an hour
 
 
-class ServiceState(msgspec.Struct, frozen=True, kw_only=True):
+class ProcessLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A process on the page. ``silent``: it ended without an announcement. ``figures``: what else it says, as text."""
+
     name: str
+    service: str
     state: str
+    leads: bool = False
+    ready: bool = True
+    silent: bool = False
+    version: str = ""
+    configuration: str = ""
+    figures: str = ""
+
+
+class ConsumerLine(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    undelivered: int
+    unacknowledged: int
+    redelivered: int
+
+
+class StreamLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A stream on the page; ``oldest`` is the age of its oldest message in seconds."""
+
+    name: str
+    messages: int
+    bytes: int
+    oldest: float | None
+    is_slow: bool
+    consumers: list[ConsumerLine]
 
 
 class Services(msgspec.Struct, frozen=True, kw_only=True):
-    """The leading watcher's queues and windows, and problems for a person."""
+    """The leading watcher's queues and windows, the processes, the streams, and problems for a person."""
 
     queues: dict[str, int]
     in_flight: dict[str, int]
     window: dict[str, int]
     draining: bool
     attention: list[str]
-    processes: list[ServiceState]
+    processes: list[ProcessLine]
+    streams: list[StreamLine]
 
 
 class BusState(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +97,7 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The whole state (``whole``), or the changes since the previous frame.
 
     ``now`` is NATS's clock in Unix seconds. ``labels`` are texts numbered from ``labels_from``. ``left_out`` counts
-    Decisions too many to send. ``None`` means unchanged.
+    Decisions too many to send. ``longer``: the figures of longer times. ``None`` means unchanged.
     """
 
     whole: bool = False
@@ -72,6 +114,7 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     dead: list[DeadLine] = []
     dead_kept: DeadKept | None = None
     figures: DecisionFigures | None = None
+    longer: list[DecisionFigures] | None = None
     services: Services | None = None
     shadows: list[ShadowLine] | None = None
     differences: list[DifferenceLine] = []
@@ -99,6 +142,8 @@ class ConsoleModel:
         self.shadows = ShadowLog()
         self._services: Services | None = None
         self._figures: DecisionFigures | None = None
+        self._longer: list[DecisionFigures] | None = None
+        self._longer_at = 0.0
         self._sent_services: Services | None = None
         self._sent_bus: BusState | None = None
 
@@ -110,15 +155,18 @@ class ConsoleModel:
     def unreadable(self) -> int:
         return self._decisions.unreadable + self._mirror.unreadable + self.shadows.unreadable
 
-    def connected(self, mirror: MirrorReader, *, source: str, at: float) -> None:
-        """The bus is read again: replace everything, because the store may be a new one."""
+    def connected(self, mirror: MirrorReader, *, source: str, at: float, lacks_older: bool = False) -> None:
+        """The bus is read again: replace everything, because the store may be a new one.
+
+        ``lacks_older``: NATS keeps older Decisions than those that will be read.
+        """
         self.bus = BusState(connected=True, since=at, source=source)
         self._mirror = mirror
         self._nodes = NodeTable(mirror)
         self._nodes.changes(with_traffic=True)
-        self._decisions = DecisionLog()
+        self._decisions = DecisionLog(lacks_older=lacks_older)
         self._dead = DeadLetters()
-        self._figures = None
+        self._figures, self._longer, self._longer_at = None, None, 0.0
 
     def disconnected(self, reason: str, *, at: float) -> None:
         """The bus is unreachable. Repeated calls keep the time of the first."""
@@ -137,29 +185,35 @@ class ConsoleModel:
     def counted_dead(self, state: StreamState) -> None:
         self._dead.looked_at(state)
 
-    def services_answered(self, instances: Sequence[ServiceInstance]) -> None:
+    def services_answered(self, instances: Sequence[ServiceInstance], streams: Sequence[StreamState] = ()) -> None:
         processes = seen(instances)
         self.shadows.seen(processes)
         watcher = leader(processes, "watcher")
         statistics = watcher.statistics if watcher is not None else None
+        lines = [
+            *(_process_line(one, instance) for one, instance in zip(processes, instances, strict=True)),
+            *(_silent_line(one) for one in gone(processes)),
+        ]
         self._services = Services(
             queues=dict(statistics.queues) if statistics else {},
             in_flight=dict(statistics.in_flight) if statistics else {},
             window=dict(statistics.window) if statistics else {},
             draining=is_draining(processes),
             attention=[text[:SENTENCE_CHARACTERS] for text in attention(processes)[:MOST_SENTENCES]],
-            processes=[
-                ServiceState(name=process_label(one.service, one.name), state=activity(one)[:SENTENCE_CHARACTERS])
-                for one in processes[:MOST_SENTENCES]
-            ],
+            processes=lines[:MOST_SENTENCES],
+            streams=[_stream_line(state) for state in streams],
         )
 
     def changes(self, *, now: float, every_second: bool) -> Frame:
         """Changes since the last call. ``every_second``: include traffic and, while the bus is read, figures."""
         lines, left_out = self._decisions.new_lines(self._created)
         counts = every_second and self.bus.connected  # While the bus is unreachable no figures are known.
+        longer = None
         if counts:
             self._figures = self._decisions.figures(now)
+            if abs(now - self._longer_at) >= LONGER_REFRESH_SECONDS:
+                self._longer_at = now
+                longer = self._longer = self._decisions.longer(now)
         services = self._services if self._services != self._sent_services else None
         bus = self.bus if self.bus != self._sent_bus else None
         self._sent_services, self._sent_bus = self._services, self.bus
@@ -172,6 +226,7 @@ class ConsoleModel:
             dead=self._dead.new_lines(),
             dead_kept=self._dead.changed_kept(),
             figures=self._figures if counts else None,
+            longer=longer,
             services=services,
             shadows=self.shadows.changed_shadows(),
             differences=self.shadows.new_lines(),
@@ -193,6 +248,7 @@ class ConsoleModel:
             dead=self._dead.lines(),
             dead_kept=self._dead.kept,
             figures=self._figures,
+            longer=self._longer,
             services=self._services,
             shadows=self.shadows.shadows(),
             differences=self.shadows.lines(),
@@ -210,6 +266,7 @@ class ConsoleModel:
         dead: list[DeadLine],
         dead_kept: DeadKept | None,
         figures: DecisionFigures | None,
+        longer: list[DecisionFigures] | None,
         services: Services | None,
         shadows: list[ShadowLine] | None,
         differences: list[DifferenceLine],
@@ -229,6 +286,7 @@ class ConsoleModel:
             dead=dead,
             dead_kept=dead_kept,
             figures=figures,
+            longer=longer,
             services=services,
             shadows=shadows,
             differences=differences,
@@ -243,3 +301,40 @@ class ConsoleModel:
     def _mirror_age(self, now: float) -> float | None:
         complete = self._mirror.oldest_watermark()
         return None if complete is None else max(0.0, now - complete.timestamp())
+
+
+def _process_line(one: Seen, instance: ServiceInstance) -> ProcessLine:
+    return ProcessLine(
+        name=process_label(one.service, one.name),
+        service=one.service,
+        state=activity(one)[:SENTENCE_CHARACTERS],
+        leads=one.statistics.leading is not None,
+        ready=one.statistics.readiness == READY,
+        version=instance.version,
+        configuration=one.statistics.configuration,
+        figures=figures(instance.stats)[:SENTENCE_CHARACTERS],
+    )
+
+
+def _silent_line(one: Gone) -> ProcessLine:
+    name, state = process_label(one.service, short_identity(one.identity)), f"silent for {duration(one.seconds)}"
+    return ProcessLine(name=name, service=one.service, state=state, ready=False, silent=True)
+
+
+def _stream_line(state: StreamState) -> StreamLine:
+    return StreamLine(
+        name=state.stream,
+        messages=state.messages,
+        bytes=state.bytes,
+        oldest=oldest_age(state),
+        is_slow=is_slow(state),
+        consumers=[
+            ConsumerLine(
+                name=each.name,
+                undelivered=each.undelivered,
+                unacknowledged=each.unacknowledged,
+                redelivered=each.redelivered,
+            )
+            for each in state.consumers
+        ],
+    )

@@ -12,11 +12,13 @@ from aiohttp import web
 
 from berth.api.config.configuration import KubeSchedulerConfiguration
 from berth.errors import TemporaryError
+from berth.exits import UsageError
 from berth.profiles.configuration import profiles_of
 from berth.safetext import in_json
 from berth_cli.console.answers import (
     Document,
     check_queue,
+    decisions_json,
     node_json,
     pod_queue_json,
     pod_trace_json,
@@ -80,6 +82,7 @@ class ConsoleServer:
             web.get("/api/stream", self._stream),
             web.get("/api/room", self._room),
             web.get("/api/queue", self._queue),
+            web.get("/api/decisions", self._decisions),
             web.get("/api/nodes/{name}", self._node),
             web.get("/api/shadows/{shadow}/{namespace}/{name}", self._difference),
             web.get("/api/pods/{namespace}/{name}/why", self._why),
@@ -127,6 +130,14 @@ class ConsoleServer:
         async with self._turns.turn():
             return await waiting_json(self._feed.session, queue=wanted.queue, namespace=wanted.namespace)
 
+    async def _decisions(self, request: web.Request) -> web.Response:
+        try:
+            begin, end = (float(request.query.get(name, "")) for name in ("from", "to"))
+        except ValueError:
+            raise UsageError("listing Decisions: want `from` and `to` in Unix seconds") from None
+        async with self._turns.turn():
+            return json_answer(await decisions_json(self._feed.session, begin, end, self._feed.model.mirror.snapshot))
+
     async def _node(self, request: web.Request) -> web.Response:
         return json_answer(node_json(self._feed.model.mirror, request.match_info["name"]))
 
@@ -135,7 +146,7 @@ class ConsoleServer:
 
     async def _why(self, request: web.Request) -> web.Response:
         async with self._turns.turn():
-            return json_answer(await why_json(self._feed.session, pod_of(request)))
+            return json_answer(await why_json(self._feed.session, pod_of(request), self._feed.model.mirror.snapshot))
 
     async def _trace(self, request: web.Request) -> web.Response:
         async with self._turns.turn():

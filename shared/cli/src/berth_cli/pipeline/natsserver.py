@@ -18,6 +18,9 @@ PROGRAM: Final = "nats-server"
 LOOPBACK: Final = "127.0.0.1"
 # Bytes that wait for one connection; a connection that reads nothing is closed there. The server's default is 64 MB.
 MOST_PENDING_BYTES: Final = 16 * MEBIBYTE
+# Messages that wait to be stored in one stream; further ones are refused. What a stream delivers and answers waits
+# behind them: with the server's default of 100,000 a hostile scorer's flood holds up deliveries for seconds (ADR 65).
+MOST_BUFFERED: Final = 1024
 LOG_BYTES: Final = 8 * MEBIBYTE  # of a log file, and how many older ones are kept
 LOG_FILES: Final = 2
 HOW_TO_GET_IT: Final = (
@@ -74,6 +77,7 @@ def config_text(settings: ServerSettings) -> str:
         *([f"http: {_quoted(f'{LOOPBACK}:{settings.monitoring_port}')}"] if settings.monitoring_port else []),
         "jetstream {",
         f"  store_dir: {_quoted(str(settings.store))}",
+        f"  max_buffered_msgs: {MOST_BUFFERED}",
         *([f"  max_file_store: {settings.store_bytes}"] if settings.store_bytes else []),
         *(["  sync_interval: always"] if settings.sync_always else []),
         "}",

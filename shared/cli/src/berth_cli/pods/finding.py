@@ -88,7 +88,15 @@ async def find_pod(session: Session, name: PodName, snapshot: Snapshot, kubeconf
 
 async def pod_on_the_bus(session: Session, name: PodName, snapshot: Snapshot) -> FoundPod | None:
     """The pod from its messages, the mirror or the leading watcher."""
-    return await _in_a_stream(session, name) or _in_the_mirror(snapshot, name) or await _in_the_queue(session, name)
+    return await _in_a_stream(session, name) or in_the_mirror(snapshot, name) or await _in_the_queue(session, name)
+
+
+def in_the_mirror(snapshot: Snapshot, name: PodName) -> FoundPod | None:
+    placed = (one.pod for row in range(snapshot.size) for one in snapshot.placed_on_row(row))
+    for pod in chain(placed, (nominated.pod for nominated in snapshot.nominations())):
+        if (pod.metadata.namespace, pod.metadata.name) == (name.namespace, name.name):
+            return FoundPod(pod=pod, where="bucket cluster")
+    return None
 
 
 def read_pod(file: Path, name: PodName) -> FoundPod:
@@ -151,14 +159,6 @@ async def _in_a_stream(session: Session, name: PodName) -> FoundPod | None:
         return FoundPod(pod=decode(pending.data, Pending).pod, where=PENDING)
     ranked = await session.last(RANKED, name.filter("ranked"))
     return FoundPod(pod=decode(ranked.data, Ranked).pod, where=RANKED) if ranked is not None else None
-
-
-def _in_the_mirror(snapshot: Snapshot, name: PodName) -> FoundPod | None:
-    placed = (one.pod for row in range(snapshot.size) for one in snapshot.placed_on_row(row))
-    for pod in chain(placed, (nominated.pod for nominated in snapshot.nominations())):
-        if (pod.metadata.namespace, pod.metadata.name) == (name.namespace, name.name):
-            return FoundPod(pod=pod, where="bucket cluster")
-    return None
 
 
 async def last_attempt(session: Session, name: PodName, pod: Pod) -> Attempt:

@@ -4,8 +4,6 @@ A pod below 1 MB can have 16,000 affinity terms, each of which costs work on eac
 scheduled, and the reason is reported. The limits are ten times the largest known need; each costs at most 25 ms per
 cycle at 5,000 nodes.
 
-Bytes are limited too: a stream keeps a pod while it waits for a volume, and a hundred pods of 1.3 MB fill it.
-
 A placed pod cannot be refused. Above the limits its pod affinity has no effect on other pods.
 """
 

@@ -23,8 +23,8 @@ NAME_FIELD: Final = "metadata.name"  # the only field that a node selector can n
 
 _INVALID: Final = "invalid"
 
+# Values of one expression that its text lists.
 _MAX_SHOWN: Final = 3
-"""Values of one expression that its text lists."""
 
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,64}")
 

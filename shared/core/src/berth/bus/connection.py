@@ -28,6 +28,7 @@ from berth.bus.interface import (
     BusRefusedError,
     TooLargeError,
     UnansweredError,
+    message_size,
 )
 from berth.bus.login import REFUSED, UNKNOWN_AUTHORITY, connect_options, refusal
 from berth.bus.outgoing import NUMBER_DIGITS, OnAnswer, Outbox, PendingRequests, StoreRecord, settle
@@ -68,18 +69,6 @@ _WHITE_SPACE: Final = re.compile(r"[ \t\r\n]")
 _HEADERS_START, _HEADERS_END = b"NATS/1.0\r\n", b"\r\n\r\n"
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _WILDCARD_TOKENS: Final = re.compile(r"(?:[^\s.*>]+|\*)(?:\.(?:[^\s.*>]+|\*))*(?:\.>)?|>")
-_AROUND_HEADERS: Final = len("NATS/1.0\r\n\r\n")
-_AROUND_HEADER: Final = len(": \r\n")
-
-
-def message_size(data: bytes, headers: Mapping[str, str] | None) -> int:
-    """Bytes of a message by the server's limit: payload and encoded headers."""
-    if not headers:
-        return len(data)
-    size = len(data) + _AROUND_HEADERS
-    for name, text in headers.items():
-        size += len(name) + len(text.strip().encode()) + _AROUND_HEADER
-    return size
 
 
 class ReadingClient(Client):

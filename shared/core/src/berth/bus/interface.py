@@ -60,6 +60,10 @@ class StoreFullError(TemporaryError):
     """The server has no room, or the stream has reached ``max_bytes``: the message was not stored."""
 
 
+class BusyError(TemporaryError):
+    """More messages arrive for the stream than the server stores: the message was not stored, and may be next time."""
+
+
 class TooLargeError(PermanentError):
     """A message above the limit of its stream or of the server: it can never be published."""
 
@@ -76,8 +80,21 @@ class MissingError(TemporaryError):
     """A stream, bucket or consumer does not exist (yet)."""
 
 
+# After this time a subscription with a limit gets messages again.
 LIMIT_SECONDS: Final = 5.0
-"""After this time a subscription with a limit gets messages again."""
+
+_AROUND_HEADERS: Final = len("NATS/1.0\r\n\r\n")
+_AROUND_HEADER: Final = len(": \r\n")
+
+
+def message_size(data: bytes, headers: Mapping[str, str] | None) -> int:
+    """Bytes of a message by the server's limit: payload and encoded headers."""
+    if not headers:
+        return len(data)
+    size = len(data) + _AROUND_HEADERS
+    for name, text in headers.items():
+        size += len(name) + len(text.strip().encode()) + _AROUND_HEADER
+    return size
 
 
 class PubAck(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -385,10 +402,10 @@ class Session(Protocol):
         """
         ...
 
-    async def subscribe_stored(self, subject: str, listener: StoredListener) -> None:
+    async def subscribe_stored(self, subject: str, listener: StoredListener, *, most: int = 0) -> None:
         """Call the listener with every message stored under the subject from now on, without delivery guarantees.
 
-        The listener must not block.
+        ``most`` and the listener: as for :meth:`subscribe`.
         """
         ...
 

@@ -20,6 +20,7 @@ from berth.bus.connection import Connection
 from berth.bus.interface import (
     MESSAGE_ID,
     BusRefusedError,
+    BusyError,
     Entry,
     MissingError,
     PubAck,
@@ -124,7 +125,8 @@ _BY_ERR_CODE: Final[Mapping[int, type[BerthError]]] = MappingProxyType(
         10023: StoreFullError,  # insufficient resources
         10028: StoreFullError,  # insufficient memory
         10047: StoreFullError,  # insufficient storage
-        10077: StoreFullError,  # maximum bytes of the stream
+        10077: StoreFullError,  # maximum bytes or messages of the stream
+        10167: BusyError,  # too many requests
         10052: BusRefusedError,  # stream configuration that the server cannot change, with code 500
         10074: BusRefusedError,  # replicas on a single server, with code 500
     }

@@ -176,7 +176,7 @@ class NatsSession(Session):
 
         await self._connection.subscribe(self._names.subject(subject), on_message, most=most)
 
-    async def subscribe_stored(self, subject: str, listener: StoredListener) -> None:
+    async def subscribe_stored(self, subject: str, listener: StoredListener, *, most: int = 0) -> None:
         names = self._names
 
         def on_copy(message: Msg) -> None:
@@ -185,7 +185,7 @@ class NatsSession(Session):
             if (stored := jetstream.stored_copy(message, self._names)) is not None:
                 listener(stored)
 
-        await self._connection.subscribe(STORED_PREFIX + self._names.subject(subject), on_copy)
+        await self._connection.subscribe(STORED_PREFIX + self._names.subject(subject), on_copy, most=most)
 
     async def broadcast(self, subject: str, data: bytes) -> None:
         await self._connection.publish(self._names.subject(subject), data)

@@ -14,8 +14,7 @@ import msgspec
 
 from berth.api.meta import NAME_CHARACTERS
 from berth.api.pod import name_of
-from berth.bus.connection import message_size
-from berth.bus.interface import MESSAGE_ID, PubAck, Session, TooLargeError
+from berth.bus.interface import MESSAGE_ID, PubAck, Session, TooLargeError, message_size
 from berth.bus.topology import DEAD
 from berth.errors import BerthError, DecodeError
 from berth.log import get_logger

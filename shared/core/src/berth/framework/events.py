@@ -95,8 +95,8 @@ class LiveDataUpdate:
     data: bytes | None
 
 
+# (rejected pod, old object or None, new object or None) -> whether the event may make the pod schedulable.
 QueueingHint = Callable[[Pod, object, object], bool]
-"""(rejected pod, old object or None, new object or None) -> whether the event may make the pod schedulable."""
 
 # The data of the rejected pod that a hint reads, for events about another object than that pod.
 PodKey = Callable[[Pod], Hashable]

@@ -55,7 +55,7 @@ def missing_right(status: StatusObject) -> str | None:
     if denied is None:
         return None
     what = f"{denied['user']!r} may not {denied['verb']} {denied['resource']}"
-    return f"{what}: add to the {_role(denied)}: {_rule(denied, status)} (docs/rights.md)"
+    return f"{what}: add to the {_role(denied)}: {_rule(denied, status)} (docs/security.md#rights-in-the-cluster)"
 
 
 def _role(denied: re.Match[str]) -> str:

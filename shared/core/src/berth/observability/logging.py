@@ -8,7 +8,7 @@
 Control characters and passwords in URLs are replaced in both forms (:mod:`berth.safetext`).
 
 Keys with one meaning everywhere: ``service`` and ``identity`` (on every line), ``pod`` (namespace/name), ``uid``,
-``attempt``, ``node``, ``trace_id``, ``reason``, ``error``. docs/operating.md, "Logs", lists the lines of each level.
+``attempt``, ``node``, ``trace_id``, ``reason``, ``error``. docs/metrics.md, "Logs", lists the lines of each level.
 """
 
 from __future__ import annotations

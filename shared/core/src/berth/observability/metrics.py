@@ -36,6 +36,7 @@ CounterName = Literal[
     "berth_messages_received_total",
     "berth_messages_published_total",
     "berth_dead_letters_total",
+    "berth_strays_dropped_total",
     "berth_undecodable_total",
     "berth_decisions_total",
     "berth_bindings_total",
@@ -238,6 +239,9 @@ METRICS: Final[dict[str, Metric]] = {
         labels=("cause",),
         meaning="Messages that became dead letters: undecodable, failed.",
         values=("undecodable", "failed"),
+    ),
+    "berth_strays_dropped_total": Metric(
+        kind="counter", meaning="Rankings that the binder dropped unread, because no pod waits for them and many came."
     ),
     "berth_undecodable_total": Metric(
         kind="counter", meaning="Entries and messages that a reader left out since they cannot be decoded."

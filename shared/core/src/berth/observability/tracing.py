@@ -1,7 +1,7 @@
 """Traces: one per pod, from its first event to its Binding, carried by its messages as W3C ``traceparent``.
 
 The header is always created and passed on, since readers of messages may use it. Spans are exported by OTLP only when
-OpenTelemetry's variables ask for it (docs/tracing.md has them); otherwise its SDK is not imported.
+OpenTelemetry's variables ask for it (docs/metrics.md has them); otherwise its SDK is not imported.
 
     tracing = Tracing.from_environment(os.environ, service="scorer")
     with tracing.span("rank", parent=delivery.headers.get(TRACEPARENT)) as span:

@@ -2,14 +2,10 @@
 
 Relative: ``100 - bandwidth * 100 / largest`` in whole numbers, all 100 if no node has traffic. Capacity: ``100 -
 bandwidth * 100 / capacity`` of the node's own link, 0 for a full link. A node without a usable sample gets
-``unknownScore``. ``bandwidth`` is the sample plus an estimate for recently placed pods, so that not all pods go to one
-quiet node until the next sample (docs/design.md, 3.10). The plugin of the article "Kubernetes scheduler, live traffic";
-it uses the rate of the counters where the article adds up their readings.
-
-The estimate (docs/design.md, 3.10): an average over a range shows a new pod linearly, so after a tenth of the range it
-contains a tenth of the pod. The rest is added as ``estimate x max(0, 1 - (sampled_at - bound_at) / range)``, at most
-all of it; a proposed or assumed pod counts as placed now. Amounts are bytes per second; every value exists for one node
-and for all.
+``unknownScore``. ``bandwidth`` is the sample plus, for each recently placed pod, ``estimate x max(0, 1 - (sampled_at -
+bound_at) / range)``, at most all of it (docs/design.md, 3.10); a proposed or assumed pod counts as placed now. Amounts
+are bytes per second. The plugin of the article "Kubernetes scheduler, live traffic"; it uses the rate of the counters
+where the article adds up their readings.
 """
 
 from __future__ import annotations

@@ -44,6 +44,11 @@ MIRROR_GRACE: Final = timedelta(seconds=5)
 # nothing while no binder decides would collect all proposals of its peers.
 EXPIRED_NAMED: Final = 1000
 
+# Proposals and nominations without a Decision, and bytes of their messages, beyond which the oldest end: ten times what
+# the windows of ten profiles have in flight. A hostile scorer may write any number of pods that do not exist.
+MOST_UNDECIDED: Final = 8192
+MOST_UNDECIDED_BYTES: Final = 16 * 1024 * 1024
+
 # Decisions remembered in case their RANKED arrives later: more than half a minute at any measured throughput.
 _REMEMBERED: Final = 20_000
 
@@ -82,6 +87,8 @@ class Proposals:
         self._lifetime = lifetime.total_seconds()
         self.nominations = NominationProposals(snapshot, self._lifetime)
         self._by_uid: dict[str, Proposal] = {}
+        self._undecided: dict[str, int] = {}  # by uid in order of arrival, the bytes of the last RANKED
+        self._undecided_bytes = 0
         self._decided: OrderedDict[str, _DecisionKept] = OrderedDict()
         self._mirrored: set[str] = set()
         # By uid, removals of pods not shown as bound: their Decision may still come.
@@ -90,9 +97,27 @@ class Proposals:
     def __len__(self) -> int:
         return len(self._by_uid)
 
-    def ranked(self, message: Ranked | RankedSummary, now: float) -> None:
-        """Count a RANKED of this scorer or a peer."""
+    def ranked(self, message: Ranked | RankedSummary, now: float, size: int = 0) -> list[str]:
+        """Count a RANKED of this scorer or a peer; ``size``: its bytes. Returns uids whose proposals end for it."""
         attempt = Attempt.parse(message.attempt)
+        self._rank(message, attempt, now)
+        return self._bound_undecided(attempt.uid, size)
+
+    def _bound_undecided(self, uid: str, size: int) -> list[str]:
+        self._is_decided(uid)
+        self._undecided[uid] = size
+        self._undecided_bytes += size
+        ended: list[str] = []
+        while len(self._undecided) > MOST_UNDECIDED or self._undecided_bytes > MOST_UNDECIDED_BYTES:
+            oldest = next(iter(self._undecided))
+            self.withdraw(oldest)
+            ended.append(oldest)
+        return ended
+
+    def _is_decided(self, uid: str) -> None:
+        self._undecided_bytes -= self._undecided.pop(uid, 0)
+
+    def _rank(self, message: Ranked | RankedSummary, attempt: Attempt, now: float) -> None:
         self._rank_nomination(message, attempt, now)
         known = self._by_uid.get(attempt.uid)
         if known is not None and (known.bound_at is not None or attempt.order < known.attempt.order):
@@ -106,6 +131,7 @@ class Proposals:
     def decided(self, decision: DecisionSummary, stored_at: datetime, now: float) -> None:
         attempt = Attempt.parse(decision.attempt)
         self._remember(attempt, decision, stored_at)
+        self._is_decided(attempt.uid)
         self.nominations.decided(decision, attempt, now)
         self._apply(attempt, decision, stored_at, now)
 
@@ -154,10 +180,14 @@ class Proposals:
         found = [uid for uid, proposal in self._by_uid.items() if proposal.bound_at is None and proposal.expires <= now]
         for uid in found:
             self._end(uid)
-        return found + self.nominations.expire(now)
+        found += self.nominations.expire(now)
+        for uid in found:
+            self._is_decided(uid)
+        return found
 
     def withdraw(self, uid: str) -> None:
         """End an unbound proposal, because it has expired or its pod is ranked again."""
+        self._is_decided(uid)
         self.nominations.end(uid)
         known = self._by_uid.get(uid)
         if known is not None and known.bound_at is None:
@@ -366,16 +396,16 @@ class View:
             with decoding("a ranking"):
                 message = decode(data, RankedSummary)
                 check_attempt(message)  # else it would never end: a proposal ends by its attempt's pod
-                self.count_peer(message, sequence, now)
+                self.count_peer(message, sequence, now, len(data))
         except DecodeError as exc:
             self.counted_ranked(sequence)
             self.undecodable += 1
             return str(exc)
         return ""
 
-    def count_peer(self, message: Ranked | RankedSummary, sequence: int, now: float) -> None:
+    def count_peer(self, message: Ranked | RankedSummary, sequence: int, now: float, size: int = 0) -> None:
         self.counted_ranked(sequence)
-        self.proposals.ranked(message, now)
+        self._expired += self.proposals.ranked(message, now, size)
 
     def counted_ranked(self, sequence: int) -> None:
         """The RANKED message of this sequence counts, a peer's or this scorer's own."""

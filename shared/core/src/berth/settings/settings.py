@@ -31,7 +31,7 @@ PARENT_PID_VARIABLE: Final = "BERTH_PARENT_PID"
 PLUGIN_DEADLINE: Final = timedelta(seconds=1)
 
 
-V_RESULT: Final = 2  # klog verbosity: a line per bound or unschedulable pod (docs/operating.md)
+V_RESULT: Final = 2  # klog verbosity: a line per bound or unschedulable pod (docs/metrics.md)
 V_STEP: Final = 4  # a line at every step of a pod
 V_MESSAGE: Final = 6  # a line per message on NATS and per request to the API server
 V_SCORE: Final = 10  # a line per plugin and node, as in kube-scheduler

@@ -4,6 +4,7 @@ Quantities are not validated, so that tests can use invalid ones. Volumes and cl
 because no controller here would remove them.
 """
 
+import base64
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -21,6 +22,9 @@ from berth_sim.apiserver.kinds import (
     PERSISTENT_VOLUMES,
     PODS,
     PRIORITY_CLASSES,
+    RBAC,
+    SECRETS,
+    SERVICES,
     STORAGE_CLASSES,
     SimulatedKind,
 )
@@ -41,12 +45,28 @@ _CLASS: JsonObject = {"reclaimPolicy": "Delete", "volumeBindingMode": "Immediate
 def with_defaults(kind: SimulatedKind, value: JsonObject) -> JsonObject:
     if kind is STORAGE_CLASSES:
         return {**_CLASS, **value}
+    if kind is SECRETS:
+        return {"type": "Opaque", **with_encoded_text(value)}
+    if kind is SERVICES and isinstance(value.get("spec"), dict):
+        return {**value, "spec": {"type": "ClusterIP", "sessionAffinity": "None", **value["spec"]}}
     if kind not in _SPECS:
         return value
     return {**value, "spec": {**_SPECS[kind], **(value.get("spec") or {})}, "status": _PENDING}
 
 
+def with_encoded_text(secret: JsonObject) -> JsonObject:
+    """The Secret with its ``stringData`` in ``data``, which alone is stored."""
+    given = secret.get("stringData")
+    if not given:
+        return secret
+    text = {name: base64.b64encode(each.encode()).decode() for name, each in given.items()}
+    kept = {name: each for name, each in secret.items() if name != "stringData"}
+    return {**kept, "data": {**(secret.get("data") or {}), **text}}
+
+
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+
+_RBAC_NAME = re.compile(r"[^/%]+")
 
 _NAME_RULE = (
     "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and "
@@ -88,7 +108,8 @@ def check_metadata(kind: SimulatedKind, value: JsonObject) -> None:
     """
     metadata = value["metadata"]
     name = metadata.get("name") or ""
-    if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > _NAME_LENGTH:
+    pattern = _RBAC_NAME if kind.group == RBAC else _NAME
+    if not isinstance(name, str) or not pattern.fullmatch(name) or len(name) > _NAME_LENGTH:
         raise invalid(kind, str(name), "metadata.name", f'Invalid value: "{name}": {_NAME_RULE}')
     for member in ("labels", "annotations"):
         entries = metadata.get(member)

@@ -177,6 +177,19 @@ PERSISTENT_VOLUME_CLAIMS = _served(
     has_status=True,
     bookmark=b',"spec":{"resources":{}},"status":{}',
 )
+SERVICES = _served(
+    api.SERVICE,
+    short_names=("svc",),
+    has_status=True,
+    bookmark=b',"spec":{},"status":{"loadBalancer":{}}',
+)
+POD_DISRUPTION_BUDGETS = _served(
+    api.POD_DISRUPTION_BUDGET,
+    short_names=("pdb",),
+    has_status=True,
+    has_generation=True,
+    bookmark=_BUDGET_BOOKMARK,
+)
 STORAGE_CLASSES = _served(
     api.STORAGE_CLASS,
     short_names=("sc",),
@@ -227,16 +240,46 @@ JOBS = SimulatedKind(
     bookmark=b',"spec":{"template":{"metadata":{},"spec":{"containers":null}}},"status":{}',
 )
 
+RBAC: Final = "rbac.authorization.k8s.io"
+_NETWORKING = "networking.k8s.io"
+_ROLE_REFERENCE = b',"roleRef":{"apiGroup":"","kind":"","name":""}'
+CONFIG_MAPS = SimulatedKind(plural="configmaps", name="ConfigMap", short_names=("cm",))
+SECRETS = SimulatedKind(plural="secrets", name="Secret")
+# Kinds that people's files have beside their workloads: stored, and read by nothing here.
+WITHOUT_EFFECT: Final[tuple[SimulatedKind, ...]] = (
+    CONFIG_MAPS,
+    SECRETS,
+    SimulatedKind(plural="serviceaccounts", name="ServiceAccount", short_names=("sa",)),
+    SimulatedKind(
+        group=_NETWORKING,
+        plural="ingresses",
+        name="Ingress",
+        short_names=("ing",),
+        has_status=True,
+        has_generation=True,
+        bookmark=b',"spec":{},"status":{"loadBalancer":{}}',
+    ),
+    SimulatedKind(
+        group=_NETWORKING,
+        plural="networkpolicies",
+        name="NetworkPolicy",
+        short_names=("netpol",),
+        has_generation=True,
+        bookmark=b',"spec":{"podSelector":{}}',
+    ),
+    SimulatedKind(group=RBAC, plural="roles", name="Role", bookmark=b',"rules":null'),
+    SimulatedKind(group=RBAC, plural="rolebindings", name="RoleBinding", bookmark=_ROLE_REFERENCE),
+    SimulatedKind(group=RBAC, plural="clusterroles", name="ClusterRole", namespaced=False, bookmark=b',"rules":null'),
+    SimulatedKind(
+        group=RBAC, plural="clusterrolebindings", name="ClusterRoleBinding", namespaced=False, bookmark=_ROLE_REFERENCE
+    ),
+)
+
 KINDS: tuple[SimulatedKind, ...] = (
     PODS,
     NODES,
     NAMESPACES,
-    _served(
-        api.SERVICE,
-        short_names=("svc",),
-        has_status=True,
-        bookmark=b',"spec":{},"status":{"loadBalancer":{}}',
-    ),
+    SERVICES,
     EVENTS,
     PERSISTENT_VOLUMES,
     PERSISTENT_VOLUME_CLAIMS,
@@ -256,14 +299,9 @@ KINDS: tuple[SimulatedKind, ...] = (
         has_status=True,
         bookmark=b',"spec":{"attacher":"","source":{},"nodeName":""},"status":{"attached":false}',
     ),
-    _served(
-        api.POD_DISRUPTION_BUDGET,
-        short_names=("pdb",),
-        has_status=True,
-        has_generation=True,
-        bookmark=_BUDGET_BOOKMARK,
-    ),
+    POD_DISRUPTION_BUDGETS,
     PRIORITY_CLASSES,
+    *WITHOUT_EFFECT,
 )
 
 
@@ -276,6 +314,14 @@ def _workload(group: str, plural: str, name: str, *short_names: str) -> Simulate
 ABSENT_KINDS: Final[tuple[SimulatedKind, ...]] = (
     _workload("apps", "daemonsets", "DaemonSet", "ds"),
     _workload("batch", "cronjobs", "CronJob", "cj"),
+    SimulatedKind(
+        group="autoscaling",
+        plural="horizontalpodautoscalers",
+        name="HorizontalPodAutoscaler",
+        short_names=("hpa",),
+        why_none="the simulated cluster measures no load, so a HorizontalPodAutoscaler has nothing to scale by: use "
+        "`kubectl scale`",
+    ),
     SimulatedKind(
         plural="limitranges",
         name="LimitRange",
@@ -307,7 +353,22 @@ _GROUP_VERSIONS = frozenset((kind.group, kind.version) for kind in SERVED_KINDS)
 
 
 class UnknownResourceError(LookupError):
-    """A known group and version, an unknown resource."""
+    """A known group and version, an unknown resource; a text says why it is not simulated."""
+
+
+_NO_CONTAINERS: Final = "no container runs in the simulated cluster: "
+# Why subresources that people ask for are refused.
+_NOT_SIMULATED: Final[Mapping[str, str]] = {
+    "pods/log": f"{_NO_CONTAINERS}there are no logs",
+    "pods/exec": f"{_NO_CONTAINERS}there is none to run a command in",
+    "pods/attach": f"{_NO_CONTAINERS}there is none to attach to",
+    "pods/portforward": f"{_NO_CONTAINERS}there are no ports to forward",
+    "pods/proxy": f"{_NO_CONTAINERS}none answers requests",
+    "pods/ephemeralcontainers": f"{_NO_CONTAINERS}there is none to debug",
+    "nodes/proxy": "the simulated cluster's nodes have no kubelet that answers",
+    "services/proxy": f"{_NO_CONTAINERS}none answers requests",
+    "serviceaccounts/token": "the simulated API server serves everybody: no token is needed",
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -357,6 +418,8 @@ def _resource(group: str, version: str, rest: list[str]) -> Route:
     if rest[0] == "bindings" and namespace and not group and len(rest) == 1:
         return Route(kind=PODS, namespace=namespace, subresource="binding")
     kind = BY_ADDRESS.get((group, version, rest[0]))
+    if kind is not None and len(rest) > 2 and (why := _NOT_SIMULATED.get(f"{kind.plural}/{rest[2]}")):
+        raise UnknownResourceError(why)
     if kind is None or len(rest) > 3 or (namespace and not kind.namespaced):  # kind, name, subresource
         raise UnknownResourceError
     name, subresource = (*rest[1:], "", "")[:2]

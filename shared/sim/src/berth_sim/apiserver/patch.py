@@ -5,7 +5,7 @@ from functools import cache
 from typing import Any
 
 from berth_sim.apiserver.schema import types
-from berth_sim.apiserver.status import bad_request
+from berth_sim.apiserver.status import StatusError, bad_request
 
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
@@ -111,13 +111,36 @@ def _reorder(merged: dict[str, Any], member: str, order: list[Any]) -> None:
 
 
 def json_patch(value: Any, operations: Any) -> Any:
+    """Apply the operations of a JSON patch (RFC 6902) in order."""
+    if not isinstance(operations, list) or not all(isinstance(operation, dict) for operation in operations):
+        raise bad_request("error decoding patch: want a list of objects with op, path and value")
     for operation in operations:
         try:
-            path = [part.replace("~1", "/").replace("~0", "~") for part in operation["path"].split("/")[1:]]
-            value = _at(value, path, operation)
+            value = _operated(value, operation)
         except (KeyError, IndexError, ValueError, TypeError, AttributeError) as exc:
-            raise bad_request(f"the server rejected our request: {operation!r} does not apply: {exc!r}") from exc
+            shown = f"{operation.get('op')} operation at {operation.get('path')!r}"
+            why = str(exc) if isinstance(exc, ValueError) else "the object has no such place, or the operation no value"
+            raise StatusError(
+                422, "Invalid", f"the server rejected our request: {shown} does not apply: {why}"
+            ) from exc
     return value
+
+
+def _operated(value: Any, operation: dict[str, Any]) -> Any:
+    op, path = operation["op"], _parts(operation["path"])
+    if op in ("copy", "move"):
+        source = _parts(operation["from"])
+        found = value
+        for part in source:
+            found = found[int(part) if isinstance(found, list) else part]
+        if op == "move":
+            value = _at(value, source, {"op": "remove"})
+        operation = {**operation, "op": "add", "value": found}
+    return _at(value, path, operation)
+
+
+def _parts(path: str) -> list[str]:
+    return [part.replace("~1", "/").replace("~0", "~") for part in path.split("/")[1:]]
 
 
 def _at(value: Any, path: list[str], operation: dict[str, Any]) -> Any:
@@ -137,6 +160,8 @@ def _at(value: Any, path: list[str], operation: dict[str, Any]) -> Any:
 def _operate(container: Any, place: Any, operation: dict[str, Any]) -> None:
     match operation["op"]:
         case "add" if isinstance(container, list):
+            if place > len(container):
+                raise IndexError(place)
             container.insert(place, operation["value"])
         case "add":
             container[place] = operation["value"]
@@ -147,6 +172,6 @@ def _operate(container: Any, place: Any, operation: dict[str, Any]) -> None:
             del container[place]
         case "test":
             if container[place] != operation["value"]:
-                raise ValueError(f"testing value {operation['path']} failed")
+                raise ValueError("the object has another value")
         case other:
-            raise ValueError(f"operation {other!r} is not simulated")
+            raise ValueError(f"there is no operation {other!r}")

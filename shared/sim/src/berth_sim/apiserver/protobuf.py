@@ -4,6 +4,7 @@
 JSON: in protobuf they look like absent fields.
 """
 
+import base64
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -140,6 +141,7 @@ _SCALARS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "boolean": bool,
     "quantity": _quantity,
     "time": _time,
+    "bytes": lambda given: base64.b64encode(given).decode(),
     "int-or-string": _int_or_string,
     "any": lambda _: None,
 }

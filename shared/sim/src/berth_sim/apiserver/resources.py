@@ -11,13 +11,24 @@ from typing import Any, Literal
 from berth.api.pod import DEFAULT_SCHEDULER
 from berth_sim.apiserver import admission, schema, workloads
 from berth_sim.apiserver import store as events
-from berth_sim.apiserver.kinds import KINDS, NAMESPACES, NEW_EVENTS, NODES, PODS, REPLICATION_CONTROLLERS, SimulatedKind
+from berth_sim.apiserver.kinds import (
+    KINDS,
+    NAMESPACES,
+    NEW_EVENTS,
+    NODES,
+    PODS,
+    REPLICATION_CONTROLLERS,
+    SECRETS,
+    WITHOUT_EFFECT,
+    SimulatedKind,
+)
 from berth_sim.apiserver.status import (
     JsonObject,
     StatusError,
     already_exists,
     bad_request,
     conflict,
+    forbidden,
     invalid,
     modified,
     not_found,
@@ -100,6 +111,8 @@ _KEPT_METADATA = (
 )
 
 _FINISHED = frozenset({"Succeeded", "Failed"})
+
+_IMMORTAL = frozenset({"default", "kube-public", "kube-system"})
 
 _DEFAULT_GRACE_SECONDS = 30
 
@@ -228,6 +241,8 @@ class Resources:
         if version and version != before.value["metadata"]["resourceVersion"]:
             raise modified(kind, before.key[1])
         after = admission.with_condition_times(kind, _only_part(kind, before.value, value, part))
+        if kind is SECRETS:
+            after = admission.with_encoded_text(after)
         if kind in workloads.WORKLOADS and not part:
             after = workloads.with_defaults(kind, after, self._default_scheduler)
         if after == before.value:
@@ -249,6 +264,8 @@ class Resources:
         """
         before = self.find(kind, key)
         check_delete(kind, before, options)
+        if kind is NAMESPACES and key[1] in _IMMORTAL:
+            raise forbidden(kind, key[1], "this namespace may not be deleted")
         if options.orphans:
             self._orphan(before.value["metadata"]["uid"])
         if kind is PODS:
@@ -311,11 +328,13 @@ def incoming(kind: SimulatedKind, namespace: str, body: Any) -> JsonObject:
     metadata = body.get("metadata") or {}
     if kind.namespaced and metadata.get("namespace", namespace) != namespace:
         raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
-    if kind in workloads.WORKLOADS:  # other kinds take every value, since tests need wrong ones
+    if kind in _CHECKED:  # other kinds take every value, since tests need wrong ones
         schema.refuse_wrong_types(schema.type_of(kind.group, kind.name), body, kind.name)
     value = {"metadata": metadata, **{member: body[member] for member in body if member not in _HEAD}}
     return events.as_core_event(value) if kind is NEW_EVENTS else value
 
+
+_CHECKED = workloads.WORKLOADS | {*WITHOUT_EFFECT}
 
 _HEAD = frozenset({"kind", "apiVersion", "metadata"})
 

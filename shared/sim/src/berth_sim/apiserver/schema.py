@@ -25,6 +25,7 @@ _OPENAPI: Final[Mapping[str, JsonObject]] = {
     "string": {"type": "string"},
     "quantity": {"type": "string"},
     "time": {"type": "string", "format": "date-time"},
+    "bytes": {"type": "string", "format": "byte"},
     "int-or-string": {"oneOf": [{"type": "integer"}, {"type": "string"}], "format": "int-or-string"},
     "any": {"type": "object"},
 }
@@ -33,8 +34,8 @@ _OPENAPI: Final[Mapping[str, JsonObject]] = {
 class Field(msgspec.Struct, array_like=True, frozen=True):
     """One field: its type, and how its lists and maps merge (`list-type`, `list-map-keys`, `map-type`).
 
-    A type is `string`, `integer`, `boolean`, `quantity`, `time`, `int-or-string` or `any`, or the name of a type with
-    fields; `[T` is a list of T, `{T` a map from strings to T.
+    A type is `string`, `integer`, `boolean`, `quantity`, `time`, `bytes` (base64), `int-or-string` or `any`, or the
+    name of a type with fields; `[T` is a list of T, `{T` a map from strings to T.
     """
 
     type: str
@@ -129,6 +130,7 @@ _OF_JSON: Final[Mapping[str, tuple[type, ...]]] = {
     "string": (str,),
     "quantity": (str, int, float),
     "time": (str,),
+    "bytes": (str,),
     "int-or-string": (int, str),
 }
 

@@ -15,6 +15,7 @@ from berth_sim.controllers.owned import Owned, condition, reference_to, write_st
 
 HASH_LABEL: Final = "pod-template-hash"
 REVISION: Final = "deployment.kubernetes.io/revision"
+_LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 _LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
 
 
@@ -67,12 +68,18 @@ def _create(resources: Resources, deployment: StoredObject, sets: Sequence[Store
         "metadata": {
             "name": f"{deployment.key[1]}-{name}",
             "labels": labels,
-            "annotations": {REVISION: str(_revision(sets[-1]) + 1 if sets else 1)},
+            "annotations": {**_copied(deployment), REVISION: str(_revision(sets[-1]) + 1 if sets else 1)},
             "ownerReferences": [reference_to(DEPLOYMENTS, deployment)],
         },
         "spec": {"replicas": 0, "selector": selector, "template": template},
     }
     return resources.create(REPLICA_SETS, deployment.key[0], body)
+
+
+def _copied(deployment: StoredObject) -> Mapping[str, str]:
+    """The annotations that its ReplicaSets get: `kubectl rollout history` shows a change's cause by them."""
+    annotations = deployment.value["metadata"].get("annotations") or {}
+    return {name: text for name, text in annotations.items() if name not in (_LAST_APPLIED, REVISION)}
 
 
 def _mark(resources: Resources, one: StoredObject, revision: int) -> StoredObject:

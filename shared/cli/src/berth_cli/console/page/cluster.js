@@ -1,5 +1,6 @@
 // Every node as a tile, coloured by what is requested or by its traffic; the chosen node's pods beside it.
 
+import { address, choices } from "./address.js";
 import { awaitedNotice, wasDecidedBefore } from "./awaited.js";
 import { ask, el, fill, known, nodeLink, podLink, refill, setText } from "./dom.js";
 import { clock, cores, count, memory, percent } from "./format.js";
@@ -10,15 +11,18 @@ import { OUTCOMES } from "./palette.js";
 import { store } from "./store.js";
 
 const LATEST = 12;
-const kept = { text: "", zone: "", profile: "" };
+const kept = { text: "", zone: "", profile: "", by: "" };
 const measures = new Measures(() => store.now());
 
 export function clusterView(place, signal, chosen) {
+  const write = choices(kept);
+  if (kept.by in measures.kinds) measures.by = kept.by;
   const sums = el("span");
   const waiting = el("a", { href: "#/queue", class: "waiting", hidden: true });
   const totals = el("p", { class: "totals" }, sums, waiting);
   const panel = el("aside", { "aria-label": "Node" });
   const controls = nodeControls(measures, kept, (what) => {
+    write();
     if (what === "nodes") laidOut = false;
     else {
       map.tiles.paintAll();
@@ -85,8 +89,9 @@ export function clusterView(place, signal, chosen) {
 
   const pods = nodePanel(panel, signal, choose);
   window.addEventListener("node-chosen", () => {
-    const [kind, name] = location.hash.replace(/^#\/?/, "").split("/");
-    map.mark(kind === "node" ? decodeURIComponent(name || "") : "");
+    const [kind, name] = address().parts;
+    map.mark(kind === "node" ? name || "" : "");
+    write();
     pods.show(tiles.chosen);
   }, { signal });
 
@@ -99,6 +104,9 @@ export function clusterView(place, signal, chosen) {
     tiles.frame(now);
     requestAnimationFrame(frame);
   });
+  return () => ({ nodes: tiles.order.map(({ name, zone, cpu, memory: bytes, pods: allowed, flags, load, traffic }) => ({
+    name, zone, cordoned: Boolean(flags & 1), ready: !(flags & 2), allocatable: { cpu, memory: bytes, pods: allowed }, requested: load, traffic,
+  })), chosen: pods.document() });
 }
 
 /** Beside the tiles: the chosen node with its pods, else the latest Decisions. */
@@ -107,6 +115,7 @@ function nodePanel(panel, signal, choose) {
   let again = 0;
   let waiting = false;
   let lastDrawn = null;
+  let drawn = null;
 
   function latest() {
     const lines = store.decisions.slice(-LATEST).reverse();
@@ -145,6 +154,7 @@ function nodePanel(panel, signal, choose) {
 
   function draw(document) {
     const { requested, allocatable, pods, labels, taints } = document;
+    drawn = document;
     const bar = (label, part, whole, form) => el("div", { class: "meter" }, el("span", {}, label), meter(part / whole),
       el("span", { class: "muted" }, `${form(part)} of ${form(whole)}`));
     const live = [...store.nodes.values()].find((one) => one.name === document.node);
@@ -172,8 +182,10 @@ function nodePanel(panel, signal, choose) {
   }, 400);
 
   return {
+    document: () => (shown ? drawn : null),
     show(name) {
       shown = name;
+      drawn = null;
       lastDrawn = null;
       if (!name) return latest();
       fill(panel, heading(name), el("p", { class: "empty" }, "Reading..."));

@@ -1,6 +1,7 @@
 // The page: its address says which view is shown, the head what holds for all of them.
 
-import { decoded, el, fill, setText } from "./dom.js";
+import { address } from "./address.js";
+import { el, fill, setText } from "./dom.js";
 import { count, withoutNumbers } from "./format.js";
 import { store } from "./store.js";
 import { clusterView } from "./cluster.js";
@@ -8,18 +9,21 @@ import { decisionsView } from "./decisions.js";
 import { podView } from "./pod.js";
 import { offerFind, offerLogout, offerSkip } from "./head.js";
 import { queueView } from "./queue.js";
+import { servicesView } from "./services.js";
 import { differenceView, shadowView } from "./shadow.js";
 
 const place = document.getElementById("view");
 let leaving = null;
 let shown = "";
+let documentOf = null; // makes the document of what is shown
 
 function route() {
-  const [kind, ...rest] = location.hash.replace(/^#\/?/, "").split("/").map(decoded);
+  const { parts: [kind, ...rest] } = address();
   if (kind === "pod" && rest.length === 2) return { view: "pod", title: rest.join("/"), show: (to, signal) => podView(to, signal, ...rest) };
   if (kind === "decisions") return { view: "decisions", title: "Decisions", show: decisionsView };
   if (kind === "shadow" && rest.length === 3) return { view: "shadow", title: rest.slice(1).join("/"), show: (to, signal) => differenceView(to, signal, ...rest) };
   if (kind === "shadow") return { view: "shadow", title: "Shadow", show: shadowView };
+  if (kind === "services") return { view: "services", title: "Services", show: servicesView };
   if (kind === "queue") return { view: "queue", title: "Queue", show: queueView };
   return { view: "cluster", title: "Cluster", show: (to, signal) => clusterView(to, signal, kind === "node" ? rest.join("/") : "") };
 }
@@ -40,7 +44,16 @@ function show() {
   }
   place.className = view;
   fill(place);
-  start(place, leaving.signal);
+  documentOf = start(place, leaving.signal);
+}
+
+/** What is shown as a JSON file, with where and when it was. */
+function save() {
+  const at = new Date(store.now() * 1000).toISOString();
+  const whole = { view: shown, address: location.href, source: store.bus.source, at, shown: documentOf() };
+  const href = URL.createObjectURL(new Blob([JSON.stringify(whole, null, 2)], { type: "application/json" }));
+  el("a", { href, download: `berth-${shown}-${at.slice(0, 19).replaceAll(":", "-")}.json` }).click();
+  setTimeout(() => URL.revokeObjectURL(href), 10_000);
 }
 
 function head() {
@@ -67,7 +80,7 @@ function notices() {
   there.dataset.key = key;
   const shown = sentences.slice(0, 6);
   fill(there, shown.map(([kind, text]) => el("p", { class: `notice ${kind}` }, text)),
-    sentences.length > 6 ? el("p", { class: "notice" }, `and ${sentences.length - 6} more: see berth top`) : null);
+    sentences.length > 6 ? el("p", { class: "notice" }, `and ${sentences.length - 6} more: `, el("a", { href: "#/services" }, "Services")) : null);
   readOut(shown.map(([, text]) => text));
 }
 
@@ -82,10 +95,11 @@ function readOut(sentences) {
 
 offerFind(document.getElementById("find"));
 offerSkip(document.querySelector(".skip"), place);
+document.getElementById("save").addEventListener("click", save);
 
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select, textarea")) return;
-  const views = { 1: "cluster", 2: "decisions", 3: "queue", 4: "shadow" };
+  const views = { 1: "cluster", 2: "decisions", 3: "queue", 4: "services", 5: "shadow" };
   if (event.key === "/") {
     event.preventDefault();
     document.getElementById("pod").focus();

@@ -1,25 +1,38 @@
 // Decisions as they come. The rows are made once and written anew, so that a thousand a second cost no more than ten.
 
+import { address, choices, linkTo, timeOf, timeText } from "./address.js";
 import { awaitedNotice } from "./awaited.js";
-import { el, fill, known, nodeLink, podLink, refill, setText } from "./dom.js";
-import { clock, count, duration, percent } from "./format.js";
+import { ask, cell, el, fill, known, nodeLink, podLink, refill, setText, tableOf } from "./dom.js";
+import { clock, count, day, duration, percent } from "./format.js";
 import { OUTCOMES, STAGES, dark, ofStyle } from "./palette.js";
-import { store } from "./store.js";
+import { decisionOf, store } from "./store.js";
 
 const ROWS = 60;
 const REDRAW_MS = 250;
 const ORDER = ["bound", "waiting", "preempting", "unschedulable", "conflict", "error", "gone"];
 const OTHERS = "(others)"; // profiles that are counted together: no Decision has that one
 const MEANS = { conflict: "conflict (ranked again)" };
-const kept = { outcome: "", profile: "", text: "" };
+const SPANS = [["", "1 min", "the last minute"], ["900", "15 min", "the last 15 minutes"], ["3600", "1 h", "the last hour"]]; // seconds
+const NUMBERS = ["Ranked in", "Bound in"];
+const kept = { span: "", from: "", to: "", outcome: "", profile: "", text: "" };
 
 export function decisionsView(place, signal) {
+  if (!address().chosen.has("from")) kept.from = kept.to = ""; // a time is shown only by a link to it
+  const keep = choices(kept);
+  if (!SPANS.some(([span]) => span === kept.span)) kept.span = "";
+  const [from, to] = [timeOf(kept.from), timeOf(kept.to)];
+  let past = to > from ? { decisions: [], figures: null } : null; // what was at the time of the address
   let paused = null;
   let drawnAt = 0;
   let drawn = null;
   const counters = el("div", { class: "counters" });
-  const history = el("canvas", { class: "history", role: "img", "aria-label": "Decisions a second, by outcome, of the last minute" });
-  const peak = el("span", { class: "muted" });
+  const history = el("canvas", { class: "history", role: "img" });
+  const axis = el("p", { class: "axis muted" }, el("span"), el("span"));
+  const peak = el("p", { class: "muted" });
+  const holding = el("button", { class: "plain", title: "An address that shows this time to others, as long as NATS keeps its Decisions", onclick: () => { const { begin, seconds } = shown(); hold(begin, Math.ceil(Math.min(begin + seconds, store.now()))); } }, "Hold this time");
+  const spans = el("fieldset", { class: "choice" }, el("legend", { class: "hidden" }, "Time"), SPANS.map(([value, label]) => el("label", {},
+    el("input", { type: "radio", name: "span", value, checked: kept.span === value, onchange: () => { kept.span = value; keep(); figures(); } }), el("span", {}, label))));
+  const then = el("section", { class: "card row then", hidden: !past });
   const strip = el("div", { class: "stages" });
   const names = el("div", { class: "names" });
   const dead = el("section", { class: "card", hidden: true });
@@ -28,27 +41,63 @@ export function decisionsView(place, signal) {
   const outcome = chooser("Outcome", "all outcomes", "outcome");
   const profile = chooser("Profile", "all profiles", "profile");
   const text = el("input", { type: "search", placeholder: "pod, node or reason", "aria-label": "Filter", value: kept.text,
-    oninput: () => { kept.text = text.value; drawn = null; } });
+    oninput: () => { kept.text = text.value; keep(); drawn = null; } });
   const rows = Array.from({ length: ROWS }, makeRow);
   const body = el("tbody", {}, rows.map((row) => row.line));
+  const table = tableOf(["Time", "Pod", "Outcome", "Node", ...NUMBERS, "Why"], body, NUMBERS);
+  table.firstChild.classList.add("lines");
   const quiet = [  // as long as there is nothing to show
     counters,
     el("div", { class: "cards" },
-      el("section", { class: "card" }, el("h2", {}, "Last minute ", peak), history),
+      el("section", { class: "card" }, el("div", { class: "row" }, past ? el("h2", {}, "That time") : spans, past ? null : holding), peak, history, axis),
       el("section", { class: "card" }, el("h2", {}, "From created to bound"), strip),
       el("section", { class: "card" }, el("h2", {}, "By profile and namespace"), names)),
     el("div", { class: "controls" }, pause, outcome, profile, text, state),
-    el("div", { class: "scroll" }, el("table", { class: "lines" },
-      el("thead", {}, el("tr", {}, ["Time", "Pod", "Outcome", "Node", "Ranked in", "Bound in", "Why"].map((name) => el("th", { scope: "col" }, name)))), body)),
+    table,
   ];
-  const notice = awaitedNotice(signal, (isEmpty) => {
+  const notice = past ? null : awaitedNotice(signal, (isEmpty) => {
     for (const part of quiet) part.hidden = isEmpty;
     if (!isEmpty) figures();
   });
-  fill(place, notice, quiet.slice(0, 2), dead, quiet.slice(2));
+  pause.hidden = Boolean(past);
+  history.addEventListener("click", (event) => {
+    const found = shown();
+    const bar = Math.floor((event.offsetX / history.clientWidth) * (found.seconds / found.step));
+    hold(found.begin + (bar - 2) * found.step, found.begin + (bar + 3) * found.step);
+  });
+  fill(place, notice, then, quiet.slice(0, 2), past ? null : dead, quiet.slice(2));
+
+  function hold(begin, end) {
+    location.hash = linkTo("decisions", { ...kept, span: "", from: timeText(begin), to: timeText(end) });
+  }
+
+  /** The figures of the time that is chosen. */
+  function shown() {
+    if (past) return past.figures;
+    return kept.span ? store.longer.find(({ seconds }) => String(seconds) === kept.span) : store.figures;
+  }
+
+  async function readPast() {
+    const move = (by) => linkTo("decisions", { ...kept, from: timeText(from + by), to: timeText(to + by) });
+    const says = el("span", {}, "Reading...");
+    fill(then, el("b", {}, `${day(from)} ${clock(from).slice(0, 8)} to ${clock(to).slice(0, 8)}`), says,
+      el("a", { href: move(from - to) }, "Earlier"), el("a", { href: move(to - from) }, "Later"), el("a", { href: linkTo("decisions", { ...kept, from: "", to: "" }) }, "Back to now"));
+    try {
+      const found = await ask(`api/decisions?from=${from}&to=${to}`);
+      if (signal.aborted) return;
+      past = { ...found, decisions: found.decisions.map(decisionOf) };
+      const all = Object.values(found.figures.outcomes).reduce((sum, each) => sum + each, 0);
+      const listed = all > found.decisions.length ? `, of which the last ${count(found.decisions.length)} are listed` : "";
+      setText(says, `${count(all)} Decisions${listed}.${found.until ? ` More were not read: these end at ${clock(found.until)}.` : ""}${all ? "" : " NATS keeps them for an hour, unless it is set otherwise."}`);
+      figures();
+      drawn = null;
+    } catch (error) {
+      if (!signal.aborted) fill(says, el("span", { class: "problem" }, error.message));
+    }
+  }
 
   function chooser(label, all, field) {
-    return el("select", { "aria-label": label, "data-all": all, onchange: (event) => { kept[field] = event.target.value; drawn = null; } });
+    return el("select", { "aria-label": label, "data-all": all, onchange: (event) => { kept[field] = event.target.value; keep(); drawn = null; } });
   }
 
   function options(select, values, field) {
@@ -66,7 +115,7 @@ export function decisionsView(place, signal) {
   }
 
   function makeRow() {
-    const [time, ranked, bound, why] = ["", "number", "number", "why"].map((name) => el("td", { class: name }));
+    const [time, ranked, bound, why] = [["Time", ""], ["Ranked in", "number"], ["Bound in", "number"], ["Why", "why"]].map(([label, kind]) => cell(label, { class: kind }));
     const [pod, node] = [el("a"), el("a")];
     const [dot, word] = [el("i", { class: "dot" }), el("span")];
     const line = el("tr", { hidden: true }, time, el("td", {}, pod), el("td", { class: "outcome" }, dot, word), el("td", {}, node), ranked, bound, why);
@@ -81,7 +130,7 @@ export function decisionsView(place, signal) {
   }
 
   function list() {
-    const lines = paused || store.decisions;
+    const lines = past ? past.decisions : paused || store.decisions;
     const last = lines[lines.length - 1];
     if (drawn === last && drawn) return;
     drawn = last;
@@ -89,6 +138,7 @@ export function decisionsView(place, signal) {
     for (let i = lines.length - 1; i >= 0 && at < ROWS; i -= 1) {
       if (matches(lines[i])) write(rows[at++], lines[i]);
     }
+    table.firstChild.classList.toggle("reasonless", !rows.slice(0, at).some((row) => row.why.textContent));
     for (; at < ROWS; at += 1) rows[at].line.hidden = true;
   }
 
@@ -113,17 +163,20 @@ export function decisionsView(place, signal) {
   }
 
   function figures() {
-    const { figures: found } = store;
+    const found = shown();
     if (!found || counters.hidden) return;
+    const of = past ? "of that time" : `of ${SPANS.find(([span]) => span === kept.span)[2]}`;
+    const covered = Math.max(1, Math.min(found.begin + found.seconds, store.now()) - found.since); // seconds
     const counter = (label, number, kind, title) => el("div", { class: "counter", title }, el("b", { "data-outcome": kind }, number), el("span", {}, label));
     fill(counters,
-      counter("bound a second", count((found.outcomes.bound || 0) / found.seconds), "bound", "of the last minute"),
+      counter("bound", count(found.outcomes.bound || 0), "bound", of),
+      counter("bound a second", rate((found.outcomes.bound || 0) / covered), "bound", `${of}, on average`),
       counter("unschedulable", count(found.outcomes.unschedulable || 0), "unschedulable"),
       counter("conflicts", count(found.outcomes.conflict || 0), "conflict", "the binder's check failed: ranked again"),
       counter("repeats", count(found.repeated), "", "Decisions on a pod that had been decided on before"),
       counter("preempting", count(found.outcomes.preempting || 0), "preempting"),
       counter("errors", count(found.outcomes.error || 0), "error"),
-      counter("dead letters", count(store.deadKept), store.deadKept ? "error" : "", "that NATS keeps, for a week at most"));
+      past ? null : counter("dead letters", count(store.deadKept), store.deadKept ? "error" : "", "that NATS keeps, for a week at most"));
     for (const number of counters.querySelectorAll("b")) {
       if (number.dataset.outcome && number.textContent !== "0") number.style.borderColor = OUTCOMES[number.dataset.outcome];
     }
@@ -133,6 +186,11 @@ export function decisionsView(place, signal) {
     stages(found);
     tops(found);
     draw(found);
+    const since = found.since > found.begin ? ` Known from ${clock(found.since).slice(0, 8)} on: there were more than the console reads at its start.` : "";
+    setText(peak, `At most ${count(Math.max(0, ...sumsOf(found)))} Decisions in ${{ 1: "a second", 60: "a minute" }[found.step] || `${found.step} s`}.${since}`);
+    history.setAttribute("aria-label", `Decisions by outcome ${of}`);
+    setText(axis.firstChild, clock(found.begin).slice(0, 8));
+    setText(axis.lastChild, past ? clock(found.begin + found.seconds).slice(0, 8) : "now");
     setText(state, [paused ? "paused" : "", store.leftOut ? `${count(store.leftOut)} not listed, since they came too fast` : ""].filter(Boolean).join(", "));
   }
 
@@ -142,7 +200,7 @@ export function decisionsView(place, signal) {
       ["ranked", "ranked", found.ranked],
       ["decided", "bound", found.decided],
     ].filter(([, , time]) => time);
-    if (!parts.length) return fill(strip, el("p", { class: "empty" }, "No pod was bound in the last minute."));
+    if (!parts.length) return fill(strip, el("p", { class: "empty" }, "No pod was bound in this time."));
     const whole = parts.reduce((sum, [, , time]) => sum + time.p50, 0) || 1;
     const bar = el("div", { class: "strip", role: "img", "aria-label": parts.map(([, label, time]) => `${label} ${duration(time.p50)}`).join(", ") });
     for (const [kind, , time] of parts) {
@@ -155,7 +213,7 @@ export function decisionsView(place, signal) {
       const dot = el("i", { class: "dot" });
       dot.style.background = STAGES[kind];
       return [el("dt", {}, dot, label), el("dd", {}, form ? form(time) : `${duration(time.p50)}, p99 ${duration(time.p99)}`)];
-    })), el("p", { class: "muted" }, `Medians of ${count(found.bound)} bound pods. A pod's creation is known to the second.`));
+    })), el("p", { class: "muted" }, `Medians of ${found.bound < (found.outcomes.bound || 0) ? "the last " : ""}${count(found.bound)} bound pods. A pod's creation is known to the second.`));
   }
 
   function tops(found) {
@@ -181,16 +239,15 @@ export function decisionsView(place, signal) {
     history.style.height = `${height}px`;
     const on = history.getContext("2d");
     on.scale(scale, scale);
-    const shown = ORDER.filter((name) => found.series[name]);
-    const sums = Array.from({ length: found.seconds }, (_, at) => shown.reduce((sum, name) => sum + found.series[name][at], 0));
+    const sums = sumsOf(found);
     const most = Math.max(1, ...sums);
-    setText(peak, `at most ${count(most === 1 && !sums.some(Boolean) ? 0 : most)} decisions a second`);
-    const step = width / found.seconds;
+    const step = width / sums.length;
     on.fillStyle = ofStyle("--line");
     on.fillRect(0, height - 1, width, 1);
     sums.forEach((_, at) => {
       let top = height - 1;
-      for (const name of shown) {
+      for (const name of ORDER) {
+        if (!found.series[name]) continue;
         const part = (found.series[name][at] / most) * (height - 4);
         if (!part) continue;
         on.fillStyle = OUTCOMES[name];
@@ -209,7 +266,7 @@ export function decisionsView(place, signal) {
         ` ${letter.subject.split(".").slice(3).join("/") || letter.subject}: ${letter.reason}`)))));
   }
 
-  store.on("figures", figures, signal);
+  if (!past) store.on("figures", figures, signal);
   store.on("dead", letters, signal);
   dark.addEventListener("change", figures, { signal });
   document.addEventListener("keydown", (event) => {
@@ -217,7 +274,8 @@ export function decisionsView(place, signal) {
     event.preventDefault();
     toggle();
   }, { signal });
-  figures();
+  if (past) readPast();
+  else figures();
   letters();
   list();
   requestAnimationFrame(function frame(now) {
@@ -228,4 +286,8 @@ export function decisionsView(place, signal) {
     }
     requestAnimationFrame(frame);
   });
+  return () => ({ chosen: { ...kept }, figures: shown(), decisions: (past ? past.decisions : paused || store.decisions).filter(matches) });
 }
+
+const rate = (number) => (number >= 10 || number === 0 ? count(number) : number.toFixed(number >= 1 ? 1 : 2));
+const sumsOf = ({ series, seconds, step }) => Array.from({ length: Math.round(seconds / step) }, (_, at) => ORDER.reduce((sum, name) => sum + (series[name]?.[at] || 0), 0));

@@ -63,16 +63,18 @@ export function nodeLink(name) {
   return el("a", { href: `#/node/${encodeURIComponent(name)}` }, name);
 }
 
-/** A part of an address; as it is where it cannot be decoded. */
-export function decoded(part) {
-  try {
-    return decodeURIComponent(part);
-  } catch {
-    return part;
-  }
+/** A cell that says which column it is in where a narrow page shows a row as lines. */
+export function cell(label, attributes, ...children) {
+  return el("td", { ...attributes, "data-label": label }, children);
 }
 
-/** Asks the console; rejects with its own sentence. */
+/** A table of rows, which a narrow page shows as lines. `numbers`: the columns that are aligned to the right. */
+export function tableOf(headings, body, numbers = [], titles = {}) {
+  return el("div", { class: "scroll" }, el("table", { class: "rows" },
+    el("thead", {}, el("tr", {}, headings.map((name) => el("th", { scope: "col", title: titles[name], class: numbers.includes(name) ? "number" : "" }, name)))), body));
+}
+
+/** Asks the console; rejects with its own sentence and, as `status`, the number of its answer. */
 export async function ask(path, options) {
   let answer;
   try {
@@ -90,7 +92,7 @@ export async function ask(path, options) {
   } catch {
     throw new Error(`the console answered ${answer.status} without a reason`);
   }
-  if (!answer.ok) throw new Error(document.error || `the console answered ${answer.status}`);
+  if (!answer.ok) throw Object.assign(new Error(document.error || `the console answered ${answer.status}`), { status: answer.status });
   return document;
 }
 

@@ -47,6 +47,12 @@ export function clock(seconds) {
   return `${time}.${String(at.getMilliseconds()).padStart(3, "0")}`;
 }
 
+/** The local day of Unix seconds, as 2026-01-02. */
+export function day(seconds) {
+  const at = new Date(seconds * 1000);
+  return [at.getFullYear(), at.getMonth() + 1, at.getDate()].map((number) => String(number).padStart(2, "0")).join("-");
+}
+
 export const unix = (text) => (text ? Date.parse(text) / 1000 : null);
 
 /** A sentence without its ages and other numbers; those of names stay. */

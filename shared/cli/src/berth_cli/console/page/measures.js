@@ -3,6 +3,7 @@
 import { cores, duration, memory, percent, perSecond } from "./format.js";
 
 const STALE_SECONDS = 60;
+const WIDE = 170; // pixels for a line with a label and both numbers
 
 export const share = (part, whole) => (whole > 0 ? part / whole : null);
 const rate = (traffic) => Math.max(traffic.receive ?? 0, traffic.transmit ?? 0);
@@ -24,6 +25,19 @@ export class Measures {
   /** 0 to 1; null where it is unknown. */
   ratio(node) {
     return this.kinds[this.by].ratio(node);
+  }
+
+  /** A node in at most so many lines below its name: what its colour means first. `wide`: pixels. */
+  says(node, most, wide) {
+    const ratio = this.ratio(node);
+    const state = node.flags & 2 ? "not ready" : node.flags & 1 ? "cordoned" : "";
+    const share = ratio === null ? "" : percent(ratio);
+    const joined = (...parts) => parts.filter(Boolean).join(", ");
+    const { [this.by]: chosen, ...others } = this.kinds;
+    if (most <= 2 || wide < WIDE) return [joined(share, state), chosen.text(node)].filter(Boolean).slice(0, most);
+    const measured = Object.values(others).filter((one) => one !== this.kinds.bandwidth || node.traffic);
+    return [state, `${chosen.label}: ${joined(share, chosen.text(node))}`, ...measured.map(({ label, text }) => `${label}: ${text(node)}`)]
+      .filter(Boolean).slice(0, most);
   }
 
   /** Looks for the busiest node, which is the scale where no capacity is known. Returns whether it is another. */

@@ -4,7 +4,7 @@ import { el, fill, setText } from "./dom.js";
 import { perSecond } from "./format.js";
 import { gradient } from "./palette.js";
 
-/** `kept` has what is chosen: text, zone and profile. `changed(what)`: "colour" or "nodes". */
+/** `kept` has what is chosen: text, zone, profile and the colours' meaning, `by`. `changed(what)`: "colour" or "nodes". */
 export function nodeControls(measures, kept, changed) {
   const legend = el("div", { class: "legend" }, el("span", {}, "0 %"), el("i"), el("span", {}, "100 %"));
   const choose = (field) => (event) => { kept[field] = event.target.value; changed("nodes"); };
@@ -13,7 +13,7 @@ export function nodeControls(measures, kept, changed) {
   const text = el("input", { type: "search", placeholder: "name or label", "aria-label": "Filter by name or label", value: kept.text, oninput: choose("text") });
   const by = el("fieldset", { class: "choice" }, el("legend", { class: "hidden" }, "Colour by"),
     Object.entries(measures.kinds).map(([key, { label }]) => el("label", {},
-      el("input", { type: "radio", name: "by", value: key, checked: measures.by === key, onchange: () => { measures.by = key; changed("colour"); } }),
+      el("input", { type: "radio", name: "by", value: key, checked: measures.by === key, onchange: () => { measures.by = kept.by = key; changed("colour"); } }),
       el("span", {}, label))));
 
   /** Returns whether what was chosen is there no more, so that all are. */

@@ -26,7 +26,7 @@ export function nodeMap(measures, { label, choose, pointed = () => {} }, signal)
   const spoken = el("p", { id: speaking, class: "hidden", "aria-live": "polite" });
   const nothing = el("p", { class: "empty" });
   const element = el("section", { "aria-label": label }, nothing, stack, tip, spoken);
-  const tiles = new Tiles(base, above, (node) => measures.ratio(node));
+  const tiles = new Tiles(base, above, (node) => measures.ratio(node), (node, ...room) => measures.says(node, ...room));
 
   /** Lays out the nodes that are to be seen, in a part of the window's height; `empty` is shown when there are none. */
   function layOut(nodes, empty, part = 1) {
@@ -74,7 +74,7 @@ export function nodeMap(measures, { label, choose, pointed = () => {} }, signal)
     if (!node) return;
     const box = above.getBoundingClientRect();
     const { x, y } = tiles.places.get(node);
-    showTip(tiles.focus, box.left + x + tiles.size, box.top + y + tiles.size);
+    showTip(tiles.focus, box.left + x + tiles.tile.wide, box.top + y + tiles.tile.tall);
     setText(spoken, measures.describe(node).join(", "));
   }
 

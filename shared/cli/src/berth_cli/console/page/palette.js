@@ -1,8 +1,8 @@
-// Colours. Amounts: one sequence whose lightness rises evenly (ColorBrewer's YlGnBu), away from the background, so that
-// it reads the same to people who see no hues. Kinds: Okabe and Ito's; a word always stands beside them.
+// Colours. Amounts: one sequence of one hue, whose lightness goes evenly from almost the background's, so that empty is
+// seen as empty, and it reads the same to people who see no hues. Kinds: Okabe and Ito's; a word always stands beside them.
 
-const LIGHT = ["#eef4d2", "#d3ecb7", "#a5dbb7", "#68c3be", "#3aa9c2", "#2083b9", "#2459a5", "#233690", "#0a1f5c"];
-const DARK = ["#1c2a44", "#23387c", "#24549c", "#1f7cb6", "#34a3c2", "#5fbfbf", "#98d6b9", "#cfeab5", "#f5fbc4"];
+const LIGHT = ["#e6ebf1", "#d2e0ee", "#b4cfe8", "#8db9df", "#629fd2", "#3f82c2", "#2565a9", "#14478a", "#0a2a5e"];
+const DARK = ["#1f2832", "#1f3650", "#20476f", "#235b92", "#3174b3", "#4a91d0", "#74b0e6", "#a8cff4", "#dcecff"];
 
 export const OUTCOMES = {
   bound: "#009e73",
@@ -35,11 +35,22 @@ function sequence(stops) {
   return made;
 }
 
+/** Black or white, whichever is read on a colour. */
+function inkOn(colour) {
+  const [red, green, blue] = colour.match(/\d+/g).map((part) => (Number(part) / 255) ** 2.2);
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.3 ? "#0b1219" : "#ffffff";
+}
+
 const sequences = { light: sequence(LIGHT), dark: sequence(DARK) };
 
 /** The colours of 0 to 100 per cent. */
 export function amounts() {
   return dark.matches ? sequences.dark : sequences.light;
+}
+
+/** What is written on the colours of 0 to 100 per cent. */
+export function inks() {
+  return amounts().map(inkOn);
 }
 
 export function gradient() {

@@ -1,6 +1,7 @@
 // One pod: why it is where it is, or why it waits; its messages; the nodes that were possible, and those that were not.
 
-import { ask, el, fill, nodeLink, podPath, words } from "./dom.js";
+import { address, linkTo, timeOf, timeText } from "./address.js";
+import { ask, el, fill, nodeLink, podLink, podPath, words } from "./dom.js";
 import { clock, count, duration, unix } from "./format.js";
 import { KINDS, OUTCOMES, STAGES } from "./palette.js";
 import { drawHelp, whatHelps } from "./remedies.js";
@@ -10,10 +11,13 @@ const REFRESH_MS = 3000;
 const SETTLED_MS = 30_000; // a pod that does not wait: its Decisions arrive anyway
 const SHOWN_NODES = 12;
 const SHOWN_REFUSED = 200;
+const AROUND_SECONDS = 5; // of the Decisions around a message
 const MEANS = {
   Loss: "the points that one more pod like this one costs there",
   Newcomers: "pods that came there after the ranking; the loss is taken off for each",
 };
+const NEWCOMERS = "Newcomers"; // beside plugins, since it changes the points
+const NO_SCORES = "in all"; // where a ranking names no plugin's points
 
 export function podView(place, signal, namespace, name) {
   const path = podPath(namespace, name);
@@ -21,8 +25,8 @@ export function podView(place, signal, namespace, name) {
   const verdict = el("div", { "aria-live": "polite" }, el("p", { class: "empty" }, "Reading..."));
   const more = el("div");
   const state = el("div");
-  const helps = el("div");
-  const waits = el("section", { class: "card", hidden: true }, state, helps);
+  const helps = el("div", { class: "helps" });
+  const waits = el("section", { class: "card", hidden: true }, el("h2", {}, "What it waits for"), helps, state);
   const choice = el("section", { class: "card", hidden: true });
   const refused = el("section", { class: "card", hidden: true });
   const trace = el("section", { class: "card", hidden: true });
@@ -30,6 +34,8 @@ export function podView(place, signal, namespace, name) {
   fill(place, el("section", { class: "verdict" }, el("h1", {}, whole), verdict, more), waits, choice, refused, trace, now);
   asking();
 
+  const marked = timeOf(address().chosen.get("at")); // the time of the message that a link names
+  const answers = {};
   let version = "";
   let reading = false;
   let again = 0;
@@ -39,6 +45,7 @@ export function podView(place, signal, namespace, name) {
     const [why, messages, queue] = await Promise.allSettled([ask(`${path}/why`), ask(`${path}/trace`), ask(`${path}/queue`)]);
     reading = false;
     if (signal.aborted) return;
+    Object.assign(answers, { why: why.value ?? null, messages: messages.value?.messages ?? null, queue: queue.value ?? null });
     const queued = queue.status === "fulfilled" && queue.value.queued ? queue.value : why.status === "fulfilled" && why.value.kind === "queued" ? why.value : null;
     const key = JSON.stringify([why.status, why.reason?.message, why.value && { ...why.value, age_seconds: 0, sentences: 0, now: 0 },
       messages.value?.messages?.length, queued && queued.queued && [queued.queued.pod.stage, queued.queued.pod.queue, queued.queued.attempt]]);
@@ -59,10 +66,19 @@ export function podView(place, signal, namespace, name) {
   function headline(why, queue) {
     const found = why.status === "fulfilled" ? why.value : null;
     const [first, ...rest] = found ? found.sentences : [why.reason.message];
-    const drawn = el("div", {}, found ? headlineOf(found, whole, first) : el("p", { class: "headline" }, first));
+    const isUnknown = why.reason?.status === 404 && queue?.status === "fulfilled";
+    const drawn = el("div", {}, found ? headlineOf(found, whole, first) : isUnknown ? headlineOf({ outcome: "unknown" }, whole, "berth knows no pod of this name") : el("p", { class: "headline" }, first));
     if (drawn.textContent !== verdict.textContent) fill(verdict, ...drawn.childNodes);
     fill(more, found?.kind === "queued" ? null : sentencesOf(rest), // those are below
-      queue ? whetherItWaits(queue, found) : null);
+      queue ? whetherItWaits(queue, found) : null, isUnknown ? unknown(first) : null);
+  }
+
+  /** What is said about a pod that is neither in NATS nor in the queue. */
+  function unknown(sentence) {
+    const others = [...new Set(store.decisions.filter((line) => line.pod === name && line.namespace !== namespace).map((line) => line.namespace))].slice(0, 5);
+    return [el("p", { class: "muted" }, capital(`${sentence}.`)),
+      el("p", { class: "muted" }, "Is the name right, and the namespace? A pod of another scheduler, and one that was decided on longer ago than NATS keeps Decisions, is not known here either."),
+      others.length ? el("p", {}, "There is ", others.flatMap((each, at) => [at ? ", " : "", podLink(each, name)]), ".") : null];
   }
 
   function whetherItWaits(queue, found) {
@@ -75,8 +91,7 @@ export function podView(place, signal, namespace, name) {
     if (!queued) return;
     const { helping = [] } = queued.queued;
     const [first, ...rest] = queued.sentences;
-    fill(state, el("h2", {}, "What it waits for"),
-      el("p", {}, `In queue ${queued.queued.pod.queue}, created at ${clock(unix(queued.queued.pod.since)).slice(0, 8)}.`),
+    fill(state, el("p", { class: "muted" }, `In queue ${queued.queued.pod.queue}, created at ${clock(unix(queued.queued.pod.since)).slice(0, 8)}.`),
       queued.problem ? el("p", { class: "notice bad" }, queued.problem) : null,
       rest.filter((sentence) => !sentence.startsWith("*")).map((sentence) => el("p", { class: "muted" }, capital(sentence.trim()))),
       rest.length ? null : el("p", { class: "muted" }, first));
@@ -97,15 +112,20 @@ export function podView(place, signal, namespace, name) {
       bar.append(piece);
     });
     fill(trace, el("h2", {}, "Its messages ", el("span", { class: "muted" }, `${duration(span)} from the first to the last`)), messages.length > 1 ? bar : null,
-      el("ol", { class: "trace" }, messages.map((message) => {
+      el("ol", { class: "trace" }, messages.map((message, i) => {
         const dot = el("i", { class: "dot" });
         dot.style.background = colourOfMessage(message);
-        const line = [el("time", {}, clock(unix(message.at))), el("span", { class: "since" }, message.since_seconds === null ? "" : `+${duration(message.since_seconds)}`),
+        const link = linkTo(`pod/${encodeURIComponent(namespace)}/${encodeURIComponent(name)}`, { at: timeText(at[i]) });
+        const line = [el("a", { href: link, title: "A link to this message" }, el("time", {}, clock(at[i]))), el("span", { class: "since" }, message.since_seconds === null ? "" : `+${duration(message.since_seconds)}`),
           dot, el("b", {}, message.stage), el("span", {}, message.text)];
-        return el("li", {}, message.message
-          ? el("details", {}, el("summary", {}, line), el("p", { class: "muted" }, message.subject), el("pre", { tabindex: 0 }, JSON.stringify(message.message, null, 2)))
+        const isMarked = Math.abs(at[i] - marked) < 0.001;
+        const around = { from: timeText(at[i] - AROUND_SECONDS), to: timeText(at[i] + AROUND_SECONDS) };
+        return el("li", { class: isMarked ? "marked" : "" }, message.message
+          ? el("details", { open: isMarked }, el("summary", {}, line), el("p", { class: "muted" }, message.subject, " \u00b7 ", el("a", { href: linkTo("decisions", around) }, "Decisions around it")),
+            el("pre", { tabindex: 0 }, JSON.stringify(message.message, null, 2)))
           : el("div", { class: "line", title: "restored from the Decision: the message itself was settled" }, line));
       })));
+    trace.querySelector(".marked")?.scrollIntoView({ block: "center" });
   }
 
   function asking() {
@@ -119,6 +139,7 @@ export function podView(place, signal, namespace, name) {
       const asked = performance.now();
       try {
         const found = await ask(`${path}/now`, { method: "POST" });
+        answers.now = found;
         const took = (performance.now() - asked) / 1000;
         const best = found.candidates[0];
         const stands = found.node ? `It is on ${found.node}; ranked now ` : "Ranked now ";
@@ -152,6 +173,7 @@ export function podView(place, signal, namespace, name) {
     else if (!reading && performance.now() > again && store.bus.connected && !document.hidden) read();
   }, 200);
   read();
+  return () => ({ pod: whole, ...answers });
 }
 
 /** What became of a pod: the outcome with the first sentence, the others below. */
@@ -203,6 +225,7 @@ const colours = new Map();
 
 /** The same for a plugin wherever it is shown on the page, so that two rankings can be compared. */
 function colourOf(plugin) {
+  if (plugin === NO_SCORES) return OUTCOMES.gone;
   if (!colours.has(plugin)) colours.set(plugin, KINDS[colours.size % KINDS.length]);
   return colours.get(plugin);
 }
@@ -217,7 +240,53 @@ function rolesOf(order, { node, outcome }) {
   return roles;
 }
 
-/** The points of each plugin as one bar a node. */
+/** A candidate's points by plugin; what newcomers cost counts like a plugin's. */
+function pointsOf({ scores, total, estimate }) {
+  const points = new Map(Object.entries(scores).map(([plugin, score]) => [plugin, score.points ?? 0]));
+  if (points.size && estimate !== total) points.set(NEWCOMERS, estimate - total);
+  return points;
+}
+
+/** What separates candidates from the best one with known points, by plugin, the largest differences first, and what is equal on all. */
+function compared(shown) {
+  const points = new Map(shown.map((each) => [each, pointsOf(each)]));
+  const scored = shown.filter((each) => points.get(each).size);
+  const [best] = scored.length ? scored : shown;
+  const plugins = [...new Set(scored.flatMap((each) => [...points.get(each).keys()]))].sort();
+  const of = (each, plugin) => points.get(each).get(plugin) ?? 0;
+  const differs = (plugin) => scored.some((each) => of(each, plugin) !== of(best, plugin));
+  const largest = (plugin) => Math.max(...scored.map((each) => Math.abs(of(each, plugin) - of(best, plugin))));
+  const different = plugins.filter(differs).sort((a, b) => largest(b) - largest(a));
+  const parts = new Map(shown.map((each) => [each, scored.includes(each) || each === best
+    ? different.map((plugin) => [plugin, of(each, plugin) - of(best, plugin)]).filter(([, part]) => part)
+    : [[NO_SCORES, each.estimate - best.estimate]]]));
+  return { best, different, parts, equal: plugins.filter((plugin) => !differs(plugin)).map((plugin) => [plugin, of(best, plugin)]).sort((a, b) => b[1] - a[1]) };
+}
+
+const tenths = (number) => Math.round(number * 10) / 10;
+const signed = (number) => (tenths(number) < 0 ? `\u2212${-tenths(number)}` : tenths(number) ? `+${tenths(number)}` : "0");
+
+/** How a candidate differs from the best one: fewer points of a plugin to the left of a line, more to the right. */
+function differenceBar(parts, below, above) {
+  const whole = below + above || 1;
+  const bar = el("div", { class: "difference", role: "img", "aria-label": parts.map(([plugin, part]) => `${plugin} ${signed(part)}`).join(", ") || "no difference" });
+  const axis = el("b");
+  axis.style.left = `${(below / whole) * 100}%`;
+  const ends = { [-1]: below, 1: below };
+  for (const [plugin, part] of parts) {
+    const piece = el("i", { title: `${plugin} ${signed(part)}` });
+    const from = ends[Math.sign(part)];
+    ends[Math.sign(part)] += part;
+    piece.style.left = `${(Math.min(from, from + part) / whole) * 100}%`;
+    piece.style.width = `${(Math.abs(part) / whole) * 100}%`;
+    piece.style.background = colourOf(plugin);
+    bar.append(piece);
+  }
+  bar.append(axis);
+  return bar;
+}
+
+/** How the nodes that were possible differ from the best of them. */
 export function drawCandidates(place, found, title) {
   const all = found.candidates || [];
   place.hidden = !all.length;
@@ -225,29 +294,23 @@ export function drawCandidates(place, found, title) {
   const order = [...all].sort((a, b) => b.estimate - a.estimate || a.newcomers - b.newcomers);
   const roles = rolesOf(order, found);
   const plugins = [...new Set(all.flatMap((each) => Object.keys(each.scores)))].sort();
-  const most = Math.max(1, ...all.map((each) => each.total));
   const shown = order.slice(0, SHOWN_NODES);
   if (found.node && !shown.some((each) => each.node === found.node)) shown.push(...all.filter((each) => each.node === found.node));
   const points = (score) => (score.weight && score.score !== null ? `${score.score} x ${score.weight}` : `${score.points}`);
+  const { best, different, parts, equal } = compared(shown);
+  const sum = (each, sign) => parts.get(each).reduce((total, [, part]) => total + Math.max(0, sign * part), 0);
+  const [below, above] = [-1, 1].map((sign) => Math.max(...shown.map((each) => sum(each, sign))));
   const rows = shown.map((each) => {
     const badges = roles.get(each) || [];
-    const bar = el("div", { class: "stack-bar", role: "img", "aria-label": plugins.map((plugin) => `${plugin} ${each.scores[plugin]?.points ?? 0}`).join(", ") });
-    for (const plugin of plugins) {
-      const score = each.scores[plugin];
-      if (!score || !score.points) continue;
-      const piece = el("i", { title: `${plugin} ${points(score)}` });
-      piece.style.background = colourOf(plugin);
-      piece.style.width = `${Math.max(0, score.points / most) * 100}%`;
-      bar.append(piece);
-    }
-    const arrivals = each.newcomers ? ` (${each.total} ${(each.loss < 0) === (each.newcomers < 0) ? "-" : "+"} ${Math.abs(each.loss)} x ${Math.abs(each.newcomers)})` : "";
-    return el("li", { class: badges.includes("chosen") ? "chosen" : "" }, el("span", { class: "name" }, nodeLink(each.node), badges.map((badge) => el("em", {}, badge))), bar,
-      el("span", { class: "number" }, `${Math.round(each.estimate * 10) / 10}${arrivals}`));
+    const arrivals = each.newcomers ? `${each.total} points, less ${each.newcomers} newcomers at ${each.loss} points each` : null;
+    return el("li", { class: badges.includes("chosen") ? "chosen" : "" }, el("span", { class: "name" }, nodeLink(each.node), badges.map((badge) => el("em", {}, badge))),
+      differenceBar(parts.get(each), below, above),
+      el("span", { class: "number apart" }, each === best ? "" : signed(each.estimate - best.estimate)), el("span", { class: "number", title: arrivals }, tenths(each.estimate)));
   });
-  const legend = el("ul", { class: "keys" }, plugins.map((plugin) => {
+  const legend = el("ul", { class: "keys" }, [...different, ...([...parts.values()].flat().some(([plugin]) => plugin === NO_SCORES) ? [NO_SCORES] : [])].map((plugin) => {
     const dot = el("i", { class: "dot" });
     dot.style.background = colourOf(plugin);
-    return el("li", {}, dot, el("span", {}, words(plugin)));
+    return el("li", { title: MEANS[plugin] }, dot, el("span", {}, plugin === NO_SCORES ? "the plugins' points were not kept" : words(plugin)));
   }));
   const table = el("details", {}, el("summary", {}, "Points as a table"), el("div", { class: "scroll" }, el("table", {},
     el("thead", {}, el("tr", {}, ["Node", "Total", ...plugins, "Pods", "Loss", "Newcomers"].map((each) => el("th", { scope: "col", title: MEANS[each] }, words(each))))),
@@ -256,8 +319,12 @@ export function drawCandidates(place, found, title) {
       [each.pods, each.loss, each.newcomers].map((number) => el("td", { class: "number" }, number))))))),
     el("p", { class: "muted" }, Object.entries(MEANS).map(([name, means]) => `${name}: ${means}.`).join(" ")));
   const details = shown.flatMap((each) => Object.entries(each.details || {}).map(([plugin, explanation]) => el("li", {}, el("b", {}, each.node), ` ${plugin}: ${explanation}`)));
-  return fill(place, el("h2", {}, `${title} `, el("span", { class: "muted" }, `${count(found.feasible)} of ${count(found.evaluated)}, the best first; points of each plugin`)),
-    legend, el("ol", { class: "candidates" }, rows),
+  return fill(place, el("h2", {}, `${title} `, el("span", { class: "muted" }, `${count(found.feasible)} of ${count(found.evaluated)}, the best first`)),
+    shown.length < 2 ? null : different.length || shown.some((each) => each.estimate !== best.estimate)
+      ? [el("p", { class: "muted" }, `Points apart from ${best === shown[0] ? "the best node" : `${best.node}, the best whose plugins' points were kept`}: fewer to the left of the line, more to the right.`), legend]
+      : el("p", { class: "muted" }, "These nodes have the same points of every plugin."),
+    el("ol", { class: "candidates" }, rows),
+    equal.length ? el("p", { class: "equal" }, shown.length > 1 ? "Equal on all: " : "Points: ", equal.map(([plugin, same]) => el("span", {}, words(plugin), ` ${tenths(same)}`))) : null,
     all.length > shown.length ? el("p", { class: "muted" }, `and ${count(all.length - shown.length)} more`) : null, table,
     details.length ? el("details", {}, el("summary", {}, "The plugins' explanations"), el("ul", {}, details)) : null);
 }
@@ -272,6 +339,6 @@ export function drawRejections(place, rejections, nodes) {
     bar.style.width = `${(one.nodes / whole) * 100}%`;
     const examples = (one.examples || []).slice(0, 5).flatMap((name, at) => [at ? ", " : "", nodeLink(name)]);
     return el("li", {}, el("span", { class: "name" }, el("b", {}, words(one.plugin)), ` ${one.reason}`), el("span", { class: "bar" }, bar),
-      el("span", { class: "number" }, `${count(one.nodes)} nodes`), el("span", { class: "muted examples" }, "such as ", examples));
+      el("span", { class: "number" }, `${count(one.nodes)} ${one.nodes === 1 ? "node" : "nodes"}`), el("span", { class: "muted examples" }, "such as ", examples));
   })));
 }

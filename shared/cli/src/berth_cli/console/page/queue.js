@@ -1,12 +1,15 @@
 // The pods that wait: how many in each queue, why, and what would help them.
 
-import { ask, el, fill, known, podLink, podPath, refill, setText, words } from "./dom.js";
+import { choices } from "./address.js";
+import { ask, cell, el, fill, known, podLink, podPath, refill, setText, tableOf, words } from "./dom.js";
 import { count, duration, unix } from "./format.js";
-import { drawHelp, whatHelps } from "./remedies.js";
+import { drawHelp, sentence, whatHelps } from "./remedies.js";
 import { store } from "./store.js";
 
 const REFRESH_MS = 2000;
 const HELP_MS = 10_000; // a group that is open is asked about again
+const FIRST_MS = 30_000; // one that is closed, for its first sentence
+const MOST_ASKED = 6; // groups that are asked about while they are closed
 const QUEUES = {
   active: "tried next, by priority, then in turns of namespaces",
   backoff: "wait for the end of their back-off",
@@ -20,6 +23,7 @@ const NUMBERS = ["Age", "Again in", "Tries", "Priority"];
 const kept = { queue: "", namespace: "" };
 
 export function queueView(place, signal) {
+  const write = choices(kept);
   const cards = el("div", { class: "queues" });
   const windows = el("p", { class: "muted" });
   const problem = el("p", { class: "notice bad", hidden: true });
@@ -28,15 +32,17 @@ export function queueView(place, signal) {
   const note = el("p", { class: "muted" });
   const nothing = el("p", { class: "empty", hidden: true });
   const namespace = el("input", { type: "search", placeholder: "namespace", "aria-label": "Namespace", value: kept.namespace,
-    onchange: () => { kept.namespace = namespace.value.trim(); again = 0; } });
-  const table = el("div", { class: "scroll" }, el("table", {}, el("thead", {}, el("tr", {},
-    ["Pod", "Queue", "Age", "Again in", "Tries", "Priority", "Why"].map((name) => el("th", { scope: "col", class: NUMBERS.includes(name) ? "number" : "" }, name)))), body));
+    onchange: () => { kept.namespace = namespace.value.trim(); write(); again = 0; } });
+  const table = tableOf(["Pod", "Why", "Queue", ...NUMBERS], body, NUMBERS);
   fill(place, cards, windows, problem, groups, el("div", { class: "controls" }, el("h2", {}, "Pods that wait"), namespace), nothing, table, note);
 
   let again = 0;
   let reading = false;
   let drawn = "";
-  const opened = new Map(); // of the groups that are open, by what rejected them: what would help
+  let last = null;
+  let listed = []; // the groups
+  const helps = new Map(); // what would help a group, by what rejected it
+  const opened = new Set(); // of the groups
 
   function wanted() {
     return new URLSearchParams(Object.entries(kept).filter(([, value]) => value)).toString();
@@ -60,6 +66,7 @@ export function queueView(place, signal) {
   }
 
   function draw(found) {
+    last = found;
     const now = unix(found.now);
     drawCards(found.queues);
     drawGroups(found);
@@ -67,11 +74,11 @@ export function queueView(place, signal) {
     nothing.hidden = pods.length > 0;
     setText(nothing, found.looked_at ? "None of these pods waits." : wanted() ? "No such pod waits." : "No pod waits.");
     table.hidden = !pods.length;
-    refill(body, pods.map((pod) => el("tr", {}, el("td", {}, podLink(pod.namespace, pod.name)), el("td", {}, pod.queue),
-      el("td", { class: "number" }, duration(Math.max(0, now - unix(pod.since)))),
-      el("td", { class: "number" }, pod.tried_again_seconds === undefined || pod.tried_again_seconds === null ? "" : duration(pod.tried_again_seconds)),
-      el("td", { class: "number" }, pod.attempts || 0), el("td", { class: "number" }, pod.priority || 0),
-      el("td", { class: "why", title: pod.message || "" }, (pod.plugins || []).length ? words(pod.plugins.join(", ")) : pod.message || pod.stage))));
+    refill(body, pods.map((pod) => el("tr", {}, cell("Pod", {}, podLink(pod.namespace, pod.name)),
+      cell("Why", { class: "wide" }, pod.message || pod.stage, (pod.plugins || []).length ? el("span", { class: "muted" }, " ", words(pod.plugins.join(", "))) : null),
+      cell("Queue", {}, pod.queue), cell("Age", { class: "number" }, duration(Math.max(0, now - unix(pod.since)))),
+      cell("Again in", { class: "number" }, pod.tried_again_seconds === undefined || pod.tried_again_seconds === null ? "" : duration(pod.tried_again_seconds)),
+      cell("Tries", { class: "number" }, pod.attempts || 0), cell("Priority", { class: "number" }, pod.priority || 0))));
     setText(note, leftOut(found, pods.length));
   }
 
@@ -94,7 +101,7 @@ export function queueView(place, signal) {
       const focused = cards.contains(document.activeElement) ? document.activeElement.dataset.queue : null;
       fill(cards, Object.entries(QUEUES).filter(([name]) => name in numbers).map(([name, means]) => el("button", {
         class: "lane", "data-queue": name, "aria-pressed": kept.queue === name ? "true" : "false",
-        onclick: () => { kept.queue = kept.queue === name ? "" : name; again = 0; },
+        onclick: () => { kept.queue = kept.queue === name ? "" : name; write(); again = 0; },
       }, el("b", {}, count(numbers[name])), el("span", {}, name), el("small", {}, means))));
       if (focused) cards.querySelector(`[data-queue="${focused}"]`)?.focus();
     }
@@ -115,35 +122,42 @@ export function queueView(place, signal) {
     }
     groups.hidden = !reasons.size;
     const sorted = [...reasons].sort((a, b) => b[1].length - a[1].length).slice(0, 20);
-    const most = Math.max(1, ...sorted.map(([, pods]) => pods.length));
-    refill(groups, el("h2", {}, "Rejected by ", el("span", { class: "muted" }, found.complete ? "" : `among ${count(found.pods.length)} pods`)),
-      el("ul", { class: "groups" }, sorted.map(([by, pods]) => group(by, pods, most))));
-    for (const [by, pods] of sorted) {
-      const help = opened.get(by);
-      if (help && !help.asking && performance.now() - help.at > HELP_MS) askFor(help, pods);
-    }
+    for (const by of helps.keys()) if (!reasons.has(by)) helps.delete(by);
+    refill(groups, el("h2", {}, "What would help first ", el("span", { class: "muted" }, found.complete ? "" : `among ${count(found.pods.length)} pods`)),
+      el("ul", { class: "groups" }, sorted.map(([by, pods]) => group(by, pods))));
+    listed = sorted;
+    askNext();
   }
 
-  function group(by, pods, most) {
-    const bar = el("i");
-    bar.style.width = `${(pods.length / most) * 100}%`;
-    const summary = known(el("summary", {}, el("span", { class: "name" }, words(by)), el("span", { class: "bar" }, bar),
-      el("span", { class: "number" }, count(pods.length))), by);
-    const details = el("details", { open: opened.has(by) }, summary, opened.get(by)?.element);
+  /** One group after the other; those that are open first. */
+  function askNext() {
+    if (signal.aborted || [...helps.values()].some((help) => help.asking)) return;
+    const isDue = ([by]) => {
+      const { at } = helps.get(by);
+      return at === null || performance.now() - at > (opened.has(by) ? HELP_MS : FIRST_MS);
+    };
+    const next = listed.filter(([by], at) => opened.has(by) || at < MOST_ASKED).sort(([a], [b]) => opened.has(b) - opened.has(a)).find(isDue);
+    if (next) askFor(helps.get(next[0]), next[1]);
+  }
+
+  /** Pods that the same plugins reject: the first sentence of what would help, below it all of them. */
+  function group(by, pods) {
+    if (!helps.has(by)) {
+      const answer = el("div", {}, el("p", { class: "empty" }, "Asking the watcher..."));
+      const age = el("p", { class: "muted age" });
+      helps.set(by, { element: el("div", { class: "helps" }, answer, age), says: el("span", { class: "says" }), answer, age, at: null, asking: false });
+    }
+    const help = helps.get(by);
+    if (help.at === null) setText(help.says, pods[0].message || pods[0].stage);
+    const summary = known(el("summary", {}, el("span", { class: "number" }, count(pods.length), el("small", {}, pods.length === 1 ? " pod" : " pods")),
+      el("span", {}, help.says, el("small", { class: "muted" }, words(by)))), by);
+    const details = el("details", { open: opened.has(by) }, summary, help.element);
     details.addEventListener("toggle", () => {
-      if (!details.open) opened.delete(by);
-      else if (!opened.has(by)) open(by, pods, details);
+      if (details.open) opened.add(by);
+      else opened.delete(by);
+      askNext();
     });
     return el("li", {}, details);
-  }
-
-  function open(by, pods, details) {
-    const answer = el("div", {}, el("p", { class: "empty" }, "Asking the watcher..."));
-    const age = el("p", { class: "muted age" });
-    const help = { element: el("div", { class: "helps" }, answer, age), answer, age, at: null, asking: false };
-    opened.set(by, help);
-    details.append(help.element);
-    askFor(help, pods);
   }
 
   /** One pod stands for the group: the first of a few about which nothing is missing, else the last of them. */
@@ -158,6 +172,7 @@ export function queueView(place, signal) {
       }
       const { message, remedies, missing, queued } = found;
       const helping = queued?.helping || [];
+      fill(help.says, remedies?.length ? sentence(remedies[0]) : message || missing || "It does not wait any more.");
       drawHelp(help.answer, [pod.namespace, pod.name, Boolean(queued), message, remedies, missing, helping], () => [
         el("p", {}, queued ? message || "" : "It does not wait any more."), whatHelps(found, helping),
         el("p", { class: "muted" }, "For example ", podLink(pod.namespace, pod.name), ".")]);
@@ -167,10 +182,11 @@ export function queueView(place, signal) {
     help.asking = false;
     help.at = performance.now();
     tellAges();
+    askNext();
   }
 
   function tellAges() {
-    for (const { age, at } of opened.values()) {
+    for (const { age, at } of helps.values()) {
       const seconds = Math.floor((performance.now() - at) / 1000);
       if (at !== null) setText(age, `Asked ${seconds < 60 ? `${seconds} s` : duration(seconds)} ago.`);
     }
@@ -183,4 +199,5 @@ export function queueView(place, signal) {
     return undefined;
   }, 200);
   read();
+  return () => last;
 }

@@ -6,7 +6,7 @@ import { el, known, nodeLink, refill, words } from "./dom.js";
 export function whatHelps({ remedies = [], missing = "" }, helping = []) {
   return [
     remedies.length || missing ? el("h3", {}, "What would help") : null,
-    remedies.length ? el("ul", { class: "remedies" }, remedies.map((one) => el("li", {}, one.plugin ? [el("b", {}, words(one.plugin)), " "] : null, sentence(one)))) : null,
+    remedies.length ? el("ul", { class: "remedies" }, remedies.map((one) => el("li", {}, sentence(one), one.plugin ? [" ", el("span", { class: "muted" }, words(one.plugin))] : null))) : null,
     missing ? el("p", { class: "muted" }, `${missing.charAt(0).toUpperCase()}${missing.slice(1)}.`) : null,
     helping.length ? el("details", { class: "events" }, known(el("summary", {}, "Events after which it is tried again"), "events"), el("ul", { class: "helping" }, helping.map((one) => el("li", {}, el("b", {}, words(one.plugin)), ": ",
       one.events.length ? one.events.map((event) => el("span", { class: "event" }, words(event))) : "any event")))) : null,
@@ -24,8 +24,8 @@ export function drawHelp(place, shown, make) {
   if (events) events.open = wasOpen;
 }
 
-/** The sentence, in which the names of nodes lead to the nodes. */
-function sentence({ text, examples = [] }) {
+/** The sentence of a remedy, in which the names of nodes lead to the nodes. */
+export function sentence({ text, examples = [] }) {
   const parts = [];
   let rest = text;
   for (const name of examples) {

@@ -1,6 +1,7 @@
 // A recording and what another configuration would have done: two clusters side by side, at any time of the recording.
 
-import { ask, decoded, el, fill, nodeLink, podLink, podPath, setText } from "./dom.js";
+import { address } from "./address.js";
+import { ask, el, fill, nodeLink, podLink, podPath, setText } from "./dom.js";
 import { Film, trafficOf } from "./film.js";
 import { clock, cores, count, duration, memory } from "./format.js";
 import { offerFind, offerLogout, offerSkip } from "./head.js";
@@ -19,7 +20,7 @@ const SIDES = ["recorded", "other"];
 
 const signal = new AbortController().signal;
 const place = document.getElementById("view");
-const kept = { text: "", zone: "", profile: "" };
+const kept = { text: "", zone: "", profile: "", by: "" };
 
 offerFind(document.getElementById("find"));
 offerLogout(document.getElementById("logout"));
@@ -206,7 +207,7 @@ function chosenDetail(panel, { titles, times, step, mark }) {
   const heading = (title) => el("h2", {}, title, el("button", { class: "plain", "aria-label": "Close", title: "Close (Esc)", onclick: () => { location.hash = "#/"; } }, "\u00d7"));
 
   function route() {
-    const [kind, ...rest] = location.hash.replace(/^#\/?/, "").split("/").map(decoded);
+    const [kind, ...rest] = address().parts;
     clearTimeout(waiting);
     drawn = null;
     chosen = kind === "node" && rest.length ? { node: rest.join("/") } : kind === "pod" && rest.length === 2 ? { pod: rest } : null;

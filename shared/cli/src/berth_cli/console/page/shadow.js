@@ -1,6 +1,7 @@
 // Shadows: how often another configuration would have chosen as the live one, the last differences, and one of them whole.
 
-import { ask, el, fill, known, nodeLink, podLink, refill, words } from "./dom.js";
+import { choices } from "./address.js";
+import { ask, cell, el, fill, known, nodeLink, podLink, refill, tableOf, words } from "./dom.js";
 import { clock, count, percent } from "./format.js";
 import { KINDS } from "./palette.js";
 import { drawCandidates, drawRejections } from "./pod.js";
@@ -20,6 +21,7 @@ const SKIPPED = {
   busy: "more came than it ranks", missed: "not received", profile: "not in its profiles", extenders: "extenders would be asked",
   live: "the live ranking failed or was behind", undecided: "no Decision followed",
 };
+const NUMBERS = ["Points apart", "Place"];
 const kept = { shadow: "" };
 
 const wordOf = (result) => (RESULTS[result] || [result])[0];
@@ -27,12 +29,12 @@ const keyOf = (one) => `${one.at} ${one.shadow} ${one.pod}`;
 const linkOf = (one) => `#/shadow/${[one.shadow, one.namespace, one.pod].map(encodeURIComponent).join("/")}`;
 
 export function shadowView(place, signal) {
+  const write = choices(kept);
   const cards = el("div", { class: "shadows" });
-  const choice = el("select", { "aria-label": "Shadow", onchange: () => { kept.shadow = choice.value; draw(); }, onblur: () => draw() }); // not refilled while it is used
+  const choice = el("select", { "aria-label": "Shadow", onchange: () => { kept.shadow = choice.value; write(); draw(); }, onblur: () => draw() }); // not refilled while it is used
   const body = el("tbody");
   const nothing = el("p", { class: "empty" }, "No difference has arrived since this console was started.");
-  const table = el("div", { class: "scroll" }, el("table", {}, el("thead", {}, el("tr", {},
-    ["Time", "Pod", "Shadow", "Difference", "Live", "Shadow's node", "Points apart", "Place"].map((name) => el("th", { scope: "col", class: ["Points apart", "Place"].includes(name) ? "number" : "" }, name)))), body));
+  const table = tableOf(["Time", "Pod", "Shadow", "Difference", "Live", "Shadow's node", ...NUMBERS], body, NUMBERS);
   fill(place, cards, el("div", { class: "controls" }, el("h2", {}, "Last differences"), choice), nothing, table);
 
   function draw() {
@@ -46,11 +48,12 @@ export function shadowView(place, signal) {
     const shown = store.differences.filter((one) => !kept.shadow || one.shadow === kept.shadow).slice(0, ROWS);
     nothing.hidden = shown.length > 0;
     table.hidden = !shown.length;
-    refill(body, shown.map((one) => el("tr", {}, el("td", { class: "time" }, clock(one.at)),
-      el("td", {}, known(el("a", { href: linkOf(one) }, `${one.namespace}/${one.pod}`), `pod ${keyOf(one)}`)), el("td", {}, one.shadow),
-      el("td", {}, wordOf(one.result), one.refused ? el("span", { class: "muted" }, " refused by ", words(one.refused)) : null),
-      el("td", {}, one.live ? known(nodeLink(one.live), `live ${keyOf(one)}`) : "none"), el("td", {}, one.own ? known(nodeLink(one.own), `own ${keyOf(one)}`) : "none"),
-      el("td", { class: "number" }, one.apart ?? "-"), el("td", { class: "number" }, one.place ?? "-"))));
+    refill(body, shown.map((one) => el("tr", {}, cell("Time", { class: "time" }, clock(one.at)),
+      cell("Pod", {}, known(el("a", { href: linkOf(one) }, `${one.namespace}/${one.pod}`), `pod ${keyOf(one)}`)), cell("Shadow", {}, one.shadow),
+      cell("Difference", {}, wordOf(one.result), one.refused ? el("span", { class: "muted" }, " refused by ", words(one.refused)) : null),
+      cell("Live", {}, one.live ? known(nodeLink(one.live), `live ${keyOf(one)}`) : "none"),
+      cell("Shadow's node", {}, one.own ? known(nodeLink(one.own), `own ${keyOf(one)}`) : "none"),
+      cell("Points apart", { class: "number" }, one.apart ?? "-"), cell("Place", { class: "number" }, one.place ?? "-"))));
   }
 
   let due = true;
@@ -64,6 +67,7 @@ export function shadowView(place, signal) {
   }, REDRAW_MS);
   due = false;
   draw();
+  return () => ({ shadows: store.shadows, differences: store.differences.filter((one) => !kept.shadow || one.shadow === kept.shadow) });
 }
 
 function card({ process, readiness, figures }) {
@@ -99,8 +103,10 @@ export function differenceView(place, signal, shadow, namespace, name) {
   const sides = el("div", { class: "sides" });
   fill(place, head, sides);
 
+  let answer = null;
   ask(`api/shadows/${[shadow, namespace, name].map(encodeURIComponent).join("/")}`).then((found) => {
     if (signal.aborted) return;
+    answer = found;
     const apart = found.points_apart === null ? "" : ` By the shadow's scores the live node is in place ${found.place}, ${count(found.points_apart)} points behind.`;
     const refused = found.refused_by ? ` The shadow refuses the live node: ${found.refused_by}: ${found.reason}.` : "";
     fill(head, el("h1", {}, `${namespace}/${name}`),
@@ -111,6 +117,7 @@ export function differenceView(place, signal, shadow, namespace, name) {
   }, (error) => {
     if (!signal.aborted) fill(head, el("h1", {}, `${namespace}/${name}`), el("p", { class: "notice" }, error.message), el("p", {}, podLink(namespace, name, "The pod")));
   });
+  return () => answer;
 }
 
 function side(title, ranking) {

@@ -6,6 +6,9 @@ const TRY_MS = 2000;
 const KEPT = 1000;
 const DIFFERENCES = 512;
 
+export const decisionOf = ([at, namespace, pod, profile, outcome, node, text, created, asked, ranked, tries]) =>
+  ({ at, namespace, pod, profile, outcome, node, text, created, asked, ranked, tries });
+
 export class Store extends EventTarget {
   constructor() {
     super();
@@ -16,6 +19,7 @@ export class Store extends EventTarget {
     this.deadKept = 0;
     this.leftOut = 0;
     this.figures = null;
+    this.longer = []; // figures of longer times
     this.services = null;
     this.shadows = [];
     this.differences = [];
@@ -133,6 +137,7 @@ export class Store extends EventTarget {
       this.notify("services");
     }
     this.takeShadows(frame);
+    if (frame.longer) this.longer = frame.longer;
     if (frame.figures) {
       this.figures = frame.figures;
       this.mirrorAge = frame.mirror_age ?? null;
@@ -191,9 +196,7 @@ export class Store extends EventTarget {
   }
 
   takeDecisions(frame) {
-    const lines = (frame.decisions || []).map(
-      ([at, namespace, pod, profile, outcome, node, text, created, asked, ranked, tries]) =>
-        ({ at, namespace, pod, profile, outcome, node, text, created, asked, ranked, tries }));
+    const lines = (frame.decisions || []).map(decisionOf);
     this.leftOut += frame.left_out || 0;
     for (const [at, subject, service, reason, sequence] of frame.dead || []) this.dead.unshift({ at, subject, service, reason, sequence });
     this.dead.length = Math.min(this.dead.length, 50);

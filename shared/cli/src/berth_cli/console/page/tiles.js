@@ -1,20 +1,26 @@
 // Every node as a tile on one canvas. A frame paints only the tiles that changed; what moves (a pod that has just come,
 // the pointer, the focus) is on a second canvas above it, which is cleared where it was painted.
 
-import { amounts, ofStyle } from "./palette.js";
+import { amounts, inks, ofStyle } from "./palette.js";
 
-const LARGEST = 34;
+const LARGEST = 34; // of tiles without a name
 const SMALLEST = 7;
+const NAMED = { tallest: 104, least: 30, widest: 230, narrowest: 74 }; // of tiles that carry the node's name
+const FLATTEST = 0.6; // of its width is a named tile's height at most
+const PADDING = 7;
 const HEADING = 20;
 const FLASH_MS = 900;
+const NAME_FONT = "600 12px system-ui, sans-serif";
+const WORDS_FONT = "12px system-ui, sans-serif";
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 
 export class Tiles {
-  /** `ratio(node)`: 0 to 1, or null where it is unknown. */
-  constructor(base, above, ratio) {
+  /** `ratio(node)`: 0 to 1, or null where it is unknown; `says(node, most, wide)`: lines below its name. */
+  constructor(base, above, ratio, says) {
     this.base = base;
     this.above = above;
     this.ratio = ratio;
+    this.says = says;
     this.groups = [];
     this.order = [];
     this.places = new Map();
@@ -24,7 +30,8 @@ export class Tiles {
     this.focus = -1;
     this.hovered = -1;
     this.chosen = "";
-    this.size = SMALLEST;
+    this.tile = { wide: SMALLEST, tall: SMALLEST };
+    this.names = null; // of the nodes, as far as they have room
     this.columns = 1;
   }
 
@@ -32,12 +39,9 @@ export class Tiles {
   layOut(groups, width, height) {
     this.groups = groups;
     const headed = groups.length > 1;
-    const gap = headed ? HEADING + 6 : 0;
-    const rows = (size) => groups.reduce((sum, [, nodes]) => sum + Math.ceil(nodes.length / Math.max(1, Math.floor(width / size))), 0);
-    let size = LARGEST;
-    while (size > SMALLEST && rows(size) * size + gap * groups.length > height) size -= 1;
-    this.size = size;
-    this.columns = Math.max(1, Math.floor(width / size));
+    this.tile = this.largest(groups, width, height);
+    const { wide, tall } = this.tile;
+    this.columns = Math.max(1, Math.floor(width / wide));
     this.order = [];
     this.places.clear();
     this.headings = [];
@@ -48,16 +52,40 @@ export class Tiles {
         top += HEADING;
       }
       nodes.forEach((node, at) => {
-        const place = { x: (at % this.columns) * size, y: top + Math.floor(at / this.columns) * size, index: this.order.length };
+        const place = { x: (at % this.columns) * wide, y: top + Math.floor(at / this.columns) * tall, index: this.order.length };
         this.places.set(node, place);
         this.order.push(node);
       });
-      top += Math.ceil(nodes.length / this.columns) * size + (headed ? 6 : 0);
+      top += Math.ceil(nodes.length / this.columns) * tall + (headed ? 6 : 0);
     }
-    this.resize(width, Math.max(top, size));
+    this.resize(width, Math.max(top, tall));
     this.focus = Math.min(this.focus, this.order.length - 1);
     this.hovered = -1;
     this.paintAll();
+  }
+
+  /** The largest tiles of which all fit: with names where there is room for them, else squares. */
+  largest(groups, width, height) {
+    const room = height - (groups.length > 1 ? HEADING + 6 : 0) * groups.length;
+    const nodes = groups.flatMap(([, each]) => each);
+    const rows = (columns) => groups.reduce((sum, [, each]) => sum + Math.ceil(each.length / columns), 0);
+    let named = null;
+    for (let columns = 1; width / columns >= NAMED.narrowest; columns += 1) {
+      const wide = Math.min(NAMED.widest, Math.floor(width / columns));
+      const tall = Math.min(NAMED.tallest, Math.floor(wide * FLATTEST), Math.floor(room / rows(columns)));
+      if (tall >= NAMED.least && wide * tall > (named ? named.wide * named.tall : 0)) named = { wide, tall };
+    }
+    this.names = null;
+    if (named && nodes.length) {
+      const on = this.base.getContext("2d");
+      on.font = NAME_FONT;
+      const names = shortNames(nodes.map((node) => node.name));
+      this.names = new Map(nodes.map((node, at) => [node, cut(on, names[at], named.wide - 2 * PADDING - 2)]));
+      return named;
+    }
+    let size = LARGEST;
+    while (size > SMALLEST && rows(Math.max(1, Math.floor(width / size))) * size > room) size -= 1;
+    return { wide: size, tall: size };
   }
 
   resize(width, height) {
@@ -75,10 +103,11 @@ export class Tiles {
 
   paintAll() {
     this.colours = amounts();
+    this.inks = inks();
     this.ink = { text: ofStyle("--muted"), line: ofStyle("--line"), strong: ofStyle("--text"), accent: ofStyle("--accent"), ground: ofStyle("--bg") };
     const on = this.base.getContext("2d");
     on.clearRect(0, 0, this.width, this.height);
-    on.font = "600 12px system-ui, sans-serif";
+    on.font = NAME_FONT;
     on.textBaseline = "alphabetic";
     for (const [heading, nodes, top] of this.headings || []) {
       on.fillStyle = this.ink.strong;
@@ -94,28 +123,38 @@ export class Tiles {
 
   paint(on, node) {
     const { x, y } = this.places.get(node);
-    const gap = this.size >= 9 ? 2 : 1;
-    const side = this.size - gap;
-    on.clearRect(x, y, this.size, this.size);
+    const { wide, tall } = this.tile;
+    const gap = tall >= 9 ? 2 : 1;
+    const [right, below] = [wide - gap, tall - gap];
+    on.clearRect(x, y, wide, tall);
     const ratio = this.ratio(node);
-    if (ratio === null) {
+    const amount = ratio === null ? null : Math.max(0, Math.min(100, Math.round(ratio * 100)));
+    if (amount === null) {
       on.strokeStyle = this.ink.line;
-      on.strokeRect(x + 0.5, y + 0.5, side - 1, side - 1);
+      on.strokeRect(x + 0.5, y + 0.5, right - 1, below - 1);
     } else {
-      on.fillStyle = this.colours[Math.max(0, Math.min(100, Math.round(ratio * 100)))];
-      on.fillRect(x, y, side, side);
+      on.fillStyle = this.colours[amount];
+      on.fillRect(x, y, right, below);
     }
-    if (node.flags) {  // cordoned, or not ready: crossed out
-      on.strokeStyle = this.ink.strong;
+    const ink = amount === null ? this.ink.text : this.inks[amount];
+    const lines = this.names ? Math.max(0, Math.min(5, Math.floor((tall - 24) / 15))) : 0;
+    if (node.flags && !lines) {  // cordoned, or not ready: crossed out
+      on.strokeStyle = this.names ? ink : this.ink.strong;
       on.beginPath();
-      on.moveTo(x + 1, y + side - 1);
-      on.lineTo(x + side - 1, y + 1);
+      on.moveTo(x + 1, y + below - 1);
+      on.lineTo(x + right - 1, y + 1);
       if (node.flags & 2) {
         on.moveTo(x + 1, y + 1);
-        on.lineTo(x + side - 1, y + side - 1);
+        on.lineTo(x + right - 1, y + below - 1);
       }
       on.stroke();
     }
+    if (!this.names) return;
+    on.fillStyle = ink;
+    on.font = NAME_FONT;
+    on.fillText(this.names.get(node), x + PADDING, y + (lines ? 17 : below / 2 + 4));
+    on.font = WORDS_FONT;
+    this.says(node, lines, wide).forEach((line, at) => on.fillText(begin(on, line, wide - 2 * PADDING), x + PADDING, y + 33 + 15 * at));
   }
 
   changed(nodes) {
@@ -141,7 +180,7 @@ export class Tiles {
   paintAbove(now) {
     this.moved = false;
     const on = this.above.getContext("2d");
-    for (const [x, y, side] of this.marks) on.clearRect(x, y, side, side);
+    for (const mark of this.marks) on.clearRect(...mark);
     this.marks = [];
     for (const node of this.flashing) {
       const age = now - node.arrived;
@@ -162,14 +201,15 @@ export class Tiles {
 
   /** A ring, and one of the background's colour inside it, so that it is seen on light and on dark tiles. */
   ring(on, { x, y }, colour) {
-    const side = this.size - (this.size >= 9 ? 2 : 1);
-    const width = this.size >= 14 ? 2 : 1;
+    const { wide, tall } = this.tile;
+    const gap = tall >= 9 ? 2 : 1;
+    const width = tall >= 14 ? 2 : 1;
     on.lineWidth = width;
     on.strokeStyle = this.ink.ground;
-    on.strokeRect(x + 1.5 * width, y + 1.5 * width, side - 3 * width, side - 3 * width);
+    on.strokeRect(x + 1.5 * width, y + 1.5 * width, wide - gap - 3 * width, tall - gap - 3 * width);
     on.strokeStyle = colour;
-    on.strokeRect(x + width / 2, y + width / 2, side - width, side - width);
-    this.marks.push([x - 2, y - 2, this.size + 4]);
+    on.strokeRect(x + width / 2, y + width / 2, wide - gap - width, tall - gap - width);
+    this.marks.push([x - 2, y - 2, wide + 4, tall + 4]);
   }
 
   indexOf(name) {
@@ -186,15 +226,38 @@ export class Tiles {
     for (const [, nodes] of this.groups) {
       if (headed) top += HEADING;
       const rows = Math.ceil(nodes.length / this.columns);
-      const row = Math.floor((y - top) / this.size);
-      const column = Math.floor(x / this.size);
+      const row = Math.floor((y - top) / this.tile.tall);
+      const column = Math.floor(x / this.tile.wide);
       if (row >= 0 && row < rows && column >= 0 && column < this.columns) {
         const index = row * this.columns + column;
         return index < nodes.length ? before + index : -1;
       }
       before += nodes.length;
-      top += rows * this.size + (headed ? 6 : 0);
+      top += rows * this.tile.tall + (headed ? 6 : 0);
     }
     return -1;
   }
+}
+
+/** Names without the domain that all of them end with. */
+function shortNames(names) {
+  const at = names[0].indexOf(".");
+  const domain = at < 0 ? "" : names[0].slice(at);
+  return domain && names.every((name) => name.endsWith(domain)) ? names.map((name) => name.slice(0, -domain.length) || name) : names;
+}
+
+/** A line as far as it fits. */
+function begin(on, line, width) {
+  if (on.measureText(line).width <= width) return line;
+  let to = line.length - 1;
+  while (to && on.measureText(`${line.slice(0, to)}\u2026`).width > width) to -= 1;
+  return `${line.slice(0, to)}\u2026`;
+}
+
+/** A name as far as it fits: its end says more than its beginning. */
+function cut(on, name, width) {
+  if (on.measureText(name).width <= width) return name;
+  let from = 1;
+  while (from < name.length - 1 && on.measureText(`\u2026${name.slice(from)}`).width > width) from += 1;
+  return `\u2026${name.slice(from)}`;
 }

@@ -27,6 +27,9 @@ _UNITS: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs"
 
 _DURATION: Final = re.compile(r"(?P<number>\d+(?:\.\d*)?|\.\d+)(?P<unit>ms|us|µs|ns|h|m|s)")
 
+# Characters of a duration. Finding the parts of a longer text takes time with the square of its length.
+_MOST_OF_DURATION: Final = 64
+
 _NEAR: Final = 0.75  # similarity, 0..1, from which a name counts as misspelt
 
 _WORDS: Final = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
@@ -79,7 +82,7 @@ def read_struct(value: object, kind: type[S], path: str, problems: Problems) -> 
 
 def parse_duration(text: str) -> timedelta | None:
     """A Go duration such as ``15s`` or ``1m30s``; ``None`` for other text."""
-    matches = list(_DURATION.finditer(text))
+    matches = list(_DURATION.finditer(text)) if len(text) <= _MOST_OF_DURATION else []
     if not matches or "".join(match[0] for match in matches) != text:
         return None
     try:

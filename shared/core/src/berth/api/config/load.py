@@ -32,6 +32,10 @@ from berth.api.config.types import (
 from berth.api.config.versions import NOT_HERE, to_v1
 from berth.errors import BerthError
 
+# Characters of a problem: it quotes values and paths of the file.
+_MOST_OF_PROBLEM = 1000
+# Seconds: 68 years, far below the longest timedelta.
+_LONGEST_BACKOFF = 2**31 - 1
 _IGNORED = ("parallelism", "enableProfiling", "enableContentionProfiling", "delayCacheUntilActive")
 _IGNORED_CONNECTION = ("acceptContentTypes", "contentType")
 
@@ -40,8 +44,11 @@ class ConfigurationError(BerthError):
     """The configuration cannot be used. ``problems`` holds every reason, each with its path."""
 
     def __init__(self, problems: list[str], *, source: str = "") -> None:
-        self.problems = tuple(problems)
-        super().__init__("\n".join(f"{source}: {problem}" if source else problem for problem in problems))
+        self.problems = tuple(
+            problem if len(problem) <= _MOST_OF_PROBLEM else f"{problem[: _MOST_OF_PROBLEM - 3]}..."
+            for problem in problems
+        )
+        super().__init__("\n".join(f"{source}: {problem}" if source else problem for problem in self.problems))
 
 
 def default_configuration(
@@ -104,6 +111,8 @@ def _complete(file: File, plugged: PluginSetting, problems: Problems) -> KubeSch
         problems.add("podInitialBackoffSeconds", "at least 1", initial)
     if longest < initial:
         problems.add("podMaxBackoffSeconds", f"at least podInitialBackoffSeconds ({initial})", longest)
+    if longest > _LONGEST_BACKOFF:
+        problems.add("podMaxBackoffSeconds", f"at most {_LONGEST_BACKOFF}", longest)
     extenders = file.extenders or []
     return KubeSchedulerConfiguration(
         extenders=complete_extenders(extenders, problems),
@@ -111,8 +120,8 @@ def _complete(file: File, plugged: PluginSetting, problems: Problems) -> KubeSch
         leader_election=_leader_election(file.leader_election, problems),
         client_connection=_client_connection(file.client_connection, problems),
         percentage_of_nodes_to_score=percentage,
-        pod_initial_backoff=timedelta(seconds=initial),
-        pod_max_backoff=timedelta(seconds=longest),
+        pod_initial_backoff=timedelta(seconds=min(initial, _LONGEST_BACKOFF)),
+        pod_max_backoff=timedelta(seconds=min(longest, _LONGEST_BACKOFF)),
         ignored=_ignored(file, plugged.known),
         is_partial=plugged.is_partial,
     )

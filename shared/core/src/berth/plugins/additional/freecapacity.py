@@ -2,8 +2,7 @@
 
 Raw: ``free millicores + free memory / 1,000,000``, where free is allocatable minus the requests of this pod and of the
 pods on the node (the article ignores the latter). One millicore weighs as much as one megabyte. Normalized by rank: the
-largest is 100, the next smaller number 99, and so on down to 0. So the best 101 different numbers keep the article's
-exact order, unlike with a proportional score within 0..100.
+largest is 100, the next smaller number 99, and so on down to 0.
 """
 
 from __future__ import annotations
