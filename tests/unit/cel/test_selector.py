@@ -142,6 +142,8 @@ def test_an_error_names_the_expression():
         '"%d".format([1]) == "1"',
         'format.dns1123Label().validate("a").hasValue()',
         "google.protobuf.Duration{} == null",
+        '.device.driver == "x"',
+        ".size([1]) == 1",
     ],
 )
 def test_what_berth_does_not_evaluate_is_refused(expression: str):
@@ -156,9 +158,23 @@ def test_a_value_that_berth_does_not_read_is_refused():
         selector.matches(device(site="mailto:a@b"))
 
 
+def test_fields_in_backticks_are_refused_and_texts_may_have_them():
+    assert compile_selector("""'`' + "a'`" + r"\\" + '\\'`' != '' // `""").matches(device())
+    with pytest.raises(CompileError, match="unsupported syntax: '`'"):
+        compile_selector("""'`' == '' || device.`driver` == ''""")
+
+
 def test_too_long():
     with pytest.raises(CompileError, match="10240 bytes"):
         compile_selector("true " + " " * 10_240)
+
+
+@pytest.mark.parametrize(
+    "expression", ["", "\0", "'\ud800' == ''", "(" * 5_000, "!" * 10_000, "a." * 5_000, "[" * 9_000, "'" * 9_001]
+)
+def test_odd_texts_are_refused(expression: str):
+    with pytest.raises(CompileError):
+        compile_selector(expression)
 
 
 def test_an_evaluation_ends_at_the_cost_limit():

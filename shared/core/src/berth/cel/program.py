@@ -282,13 +282,13 @@ class _Planner:
 
         return _Computed(run)
 
-    def _and(self, node: FunctionCall) -> _Plan:
+    def plan_and(self, node: FunctionCall) -> _Plan:
         return self._logical(node, decides=False)
 
-    def _or(self, node: FunctionCall) -> _Plan:
+    def plan_or(self, node: FunctionCall) -> _Plan:
         return self._logical(node, decides=True)
 
-    def _conditional(self, node: FunctionCall) -> _Plan:
+    def plan_conditional(self, node: FunctionCall) -> _Plan:
         condition = self._run(node.args[0])
         # A name or path in a branch costs its steps only.
         branches = [self.plan(arg) for arg in node.args[1:]]
@@ -304,10 +304,10 @@ class _Planner:
 
         return _Path(run, 0)
 
-    def _index(self, node: FunctionCall) -> _Plan:
+    def plan_index(self, node: FunctionCall) -> _Plan:
         return self._indexed(node, _required)
 
-    def _optional_index(self, node: FunctionCall) -> _Plan:
+    def plan_optional_index(self, node: FunctionCall) -> _Plan:
         return self._indexed(node, _optionally)
 
     def _indexed(self, node: FunctionCall, read: Callable[[CELFrame, Any, Any], Any]) -> _Plan:
@@ -326,10 +326,13 @@ class _Planner:
 
         return operand.then(step)
 
-    def _or_optional(self, node: FunctionCall) -> _Plan:
-        return self._or_value(node)
+    def plan_optional_select(self, node: FunctionCall) -> _Plan:
+        operand, name = self._operand(node.args[0]), node.args[1]
+        assert isinstance(name, Literal)  # noqa: S101 - the check saw to it
+        key = name.value
+        return operand.then(lambda frame, value: _optionally(frame, value, key))
 
-    def _or_value(self, node: FunctionCall) -> _Plan:
+    def plan_or_value(self, node: FunctionCall) -> _Plan:
         assert node.target is not None  # noqa: S101 - `_call` asked
         target, other = self._run(node.target), self._run(node.args[0])
         whole = node.function == "or"
@@ -346,7 +349,7 @@ class _Planner:
 
         return _Computed(run)
 
-    def _in(self, node: FunctionCall) -> _Plan:
+    def plan_in(self, node: FunctionCall) -> _Plan:
         item, among = (self.plan(arg) for arg in node.args)
         candidates = self.checked.overloads[node.id]
         one_list = len(candidates) == 1 and candidates[0].id == "in_list"
@@ -544,26 +547,19 @@ def _optionally(frame: CELFrame, value: Any, key: Any) -> Any:
     return found
 
 
-def _optional_select(planner: _Planner, node: FunctionCall) -> _Plan:
-    operand, name = planner._operand(node.args[0]), node.args[1]  # noqa: SLF001 - of the table below
-    assert isinstance(name, Literal)  # noqa: S101 - the check saw to it
-    key = name.value
-    return operand.then(lambda frame, value: _optionally(frame, value, key))
-
-
 _HASHED: Final = frozenset({bool, int, UInt, float, str, type(None)})
 _KEYS: Final = frozenset({bool, int, UInt, float, str, type(None)})
 
 _SPECIAL: Final[dict[str, Callable[[_Planner, FunctionCall], _Plan]]] = {
-    "_&&_": _Planner._and,  # noqa: SLF001 - the table of the class above
-    "_||_": _Planner._or,  # noqa: SLF001
-    "_?_:_": _Planner._conditional,  # noqa: SLF001
-    "_[_]": _Planner._index,  # noqa: SLF001
-    "_[?_]": _Planner._optional_index,  # noqa: SLF001
-    "_?._": _optional_select,
-    "@in": _Planner._in,  # noqa: SLF001
-    "or": _Planner._or_value,  # noqa: SLF001
-    "orValue": _Planner._or_value,  # noqa: SLF001
+    "_&&_": _Planner.plan_and,
+    "_||_": _Planner.plan_or,
+    "_?_:_": _Planner.plan_conditional,
+    "_[_]": _Planner.plan_index,
+    "_[?_]": _Planner.plan_optional_index,
+    "_?._": _Planner.plan_optional_select,
+    "@in": _Planner.plan_in,
+    "or": _Planner.plan_or_value,
+    "orValue": _Planner.plan_or_value,
 }
 
 
