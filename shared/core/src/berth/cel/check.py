@@ -15,11 +15,11 @@ from berth.cel.library import FUNCTIONS
 from berth.cel.library.overloads import Overload
 from berth.cel.library.strings import compiled
 from berth.cel.syntax import (
-    Call,
     Comprehension,
     CreateList,
     CreateMap,
     CreateStruct,
+    FunctionCall,
     Ident,
     Literal,
     Node,
@@ -45,7 +45,7 @@ from berth.cel.types import (
     UINT,
     URL,
     Bindings,
-    Type,
+    CELType,
     is_dynamic,
     less_specific,
     list_of,
@@ -73,17 +73,17 @@ UNSUPPORTED: Final = frozenset(
     | {"getHours", "getMilliseconds", "getMinutes", "getMonth", "getSeconds"}
 )
 
-DEVICE_FIELDS: Final[Mapping[str, Type]] = {
+DEVICE_FIELDS: Final[Mapping[str, CELType]] = {
     "driver": STRING,
     "allowMultipleAllocations": BOOL,
     "attributes": map_of(STRING, map_of(STRING, ANY)),
     "capacity": map_of(STRING, map_of(STRING, QUANTITY)),
 }
 # Names of types are values: `type(1) == int`.
-TYPE_NAMES: Final[Mapping[str, Type]] = {
+TYPE_NAMES: Final[Mapping[str, CELType]] = {
     of.name: of for of in (BOOL, BYTES, DOUBLE, DYN, INT, NULL, STRING, UINT, TYPE, IP, CIDR)
 } | {"list": list_of(DYN), "map": map_of(DYN, DYN), "optional_type": optional_of(variable("V"))}
-_VARIABLES: Final[Mapping[str, Type]] = {"device": DEVICE} | {name: type_of(of) for name, of in TYPE_NAMES.items()}
+_VARIABLES: Final[Mapping[str, CELType]] = {"device": DEVICE} | {name: type_of(of) for name, of in TYPE_NAMES.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +91,8 @@ class Checked:
     """An expression that may be evaluated."""
 
     parsed: Parsed
-    result: Type
-    types: Mapping[int, Type]
+    result: CELType
+    types: Mapping[int, CELType]
     """The type of each node."""
     overloads: Mapping[int, tuple[Overload, ...]]
     """The signatures that each call may have, in their order."""
@@ -120,11 +120,11 @@ def check(parsed: Parsed) -> Checked:
 @dataclass(slots=True)
 class _Checker:
     parsed: Parsed
-    types: dict[int, Type] = field(default_factory=dict)
+    types: dict[int, CELType] = field(default_factory=dict)
     overloads: dict[int, tuple[Overload, ...]] = field(default_factory=dict)
     bindings: Bindings = field(default_factory=Bindings)
     errors: list[tuple[int, str]] = field(default_factory=list)
-    scopes: list[dict[str, Type]] = field(default_factory=list)
+    scopes: list[dict[str, CELType]] = field(default_factory=list)
     numbers: count[int] = field(default_factory=count)
 
     def raise_errors(self) -> None:
@@ -132,7 +132,7 @@ class _Checker:
             unique = dict.fromkeys(sorted(self.errors, key=lambda error: self.parsed.positions.get(error[0], 0)))
             raise failed(self.parsed, unique)
 
-    def check(self, node: Node) -> Type:
+    def check(self, node: Node) -> CELType:
         match node:
             case Literal():
                 of = type_of_value(node.value)
@@ -140,7 +140,7 @@ class _Checker:
                 of = self._ident(node)
             case Select():
                 of = self._select(node)
-            case Call():
+            case FunctionCall():
                 of = self._call(node)
             case CreateList():
                 of = self._list(node)
@@ -153,31 +153,31 @@ class _Checker:
         self.types[node.id] = of
         return of
 
-    def _error(self, node: Node, message: str) -> Type:
+    def _error(self, node: Node, message: str) -> CELType:
         self.errors.append((node.id, message))
         return ERROR
 
-    def _undeclared(self, node: Node, name: str) -> Type:
+    def _undeclared(self, node: Node, name: str) -> CELType:
         if name in UNSUPPORTED or name.startswith(("format.", "google.protobuf.")):
             raise UnsupportedError(self.parsed.text, f"berth does not evaluate {name}")
         return self._error(node, f"undeclared reference to '{name}' (in container '')")
 
-    def _fresh(self) -> Type:
+    def _fresh(self) -> CELType:
         return variable(f"_var{next(self.numbers)}")
 
-    def _fits(self, want: Type, got: Type) -> bool:
+    def _fits(self, want: CELType, got: CELType) -> bool:
         return self.bindings.assign((want,), (got,))
 
-    def _declared(self, name: str) -> Type | None:
+    def _declared(self, name: str) -> CELType | None:
         for scope in reversed(self.scopes):
             if name in scope:
                 return scope[name]
         return _VARIABLES.get(name.removeprefix("."))
 
-    def _ident(self, node: Ident) -> Type:
+    def _ident(self, node: Ident) -> CELType:
         return self._declared(node.name) or self._undeclared(node, node.name)
 
-    def _select(self, node: Select) -> Type:
+    def _select(self, node: Select) -> CELType:
         qualified = None if node.test else qualified_name(node)
         declared = self._declared(qualified) if qualified else None
         if declared:
@@ -185,7 +185,7 @@ class _Checker:
         of = self._field(node, node.operand, node.field, is_optional=False)
         return BOOL if node.test else of
 
-    def _field(self, node: Node, operand: Node, name: str, *, is_optional: bool) -> Type:
+    def _field(self, node: Node, operand: Node, name: str, *, is_optional: bool) -> CELType:
         of = self.bindings.resolve(self.check(operand))
         inside = of.params[0] if of.name == "optional_type" else of
         if inside.name == "map":
@@ -203,7 +203,7 @@ class _Checker:
         result = self.bindings.resolve(result)
         return optional_of(result) if is_optional or inside is not of else result
 
-    def _call(self, node: Call) -> Type:
+    def _call(self, node: FunctionCall) -> CELType:
         if node.function == "_?._":
             name = node.args[1]
             if not isinstance(name, Literal) or not isinstance(name.value, str):
@@ -219,12 +219,12 @@ class _Checker:
             return self._resolve(node, qualified, args, is_method=False)
         return self._resolve(node, node.function, [self.check(node.target), *args], is_method=True)
 
-    def _resolve(self, node: Call, name: str, args: list[Type], *, is_method: bool) -> Type:
+    def _resolve(self, node: FunctionCall, name: str, args: list[CELType], *, is_method: bool) -> CELType:
         if name not in FUNCTIONS or name in UNSUPPORTED:
             return self._undeclared(node, name)
         if name in {"_&&_", "_||_"}:
             return self._logical(node, name, args)
-        result: Type | None = None
+        result: CELType | None = None
         matching = []
         for overload in FUNCTIONS[name]:
             if overload.is_method is not is_method:
@@ -245,7 +245,7 @@ class _Checker:
         self.overloads[node.id] = tuple(matching)
         return result
 
-    def _logical(self, node: Call, name: str, args: list[Type]) -> Type:
+    def _logical(self, node: FunctionCall, name: str, args: list[CELType]) -> CELType:
         self.overloads[node.id] = FUNCTIONS[name]
         wrong = [
             self._error(arg, f"expected type 'bool' but found '{self.bindings.resolve(of)}'")
@@ -254,12 +254,12 @@ class _Checker:
         ]
         return ERROR if wrong else BOOL
 
-    def _instance(self, overload: Overload) -> tuple[tuple[Type, ...], Type]:
+    def _instance(self, overload: Overload) -> tuple[tuple[CELType, ...], CELType]:
         """The signature with type variables of its own."""
         fresh = Bindings({name: self._fresh() for name in _free(overload.params)})
         return tuple(fresh.resolve(param) for param in overload.params), fresh.resolve(overload.result)
 
-    def _join(self, node: Node, known: Type | None, of: Type) -> Type:
+    def _join(self, node: Node, known: CELType | None, of: CELType) -> CELType:
         if known is None:
             return of
         if self._fits(known, of):
@@ -267,7 +267,7 @@ class _Checker:
         known, of = self.bindings.resolve(known), self.bindings.resolve(of)
         return self._error(node, f"expected type '{known}' but found '{of}'")
 
-    def _element(self, node: Node, *, is_optional: bool) -> Type:
+    def _element(self, node: Node, *, is_optional: bool) -> CELType:
         of = self.check(node)
         if not is_optional:
             return of
@@ -277,21 +277,21 @@ class _Checker:
             self._error(node, f"expected type '{optional_of(of)}' but found '{of}'")
         return of
 
-    def _list(self, node: CreateList) -> Type:
-        of: Type | None = None
+    def _list(self, node: CreateList) -> CELType:
+        of: CELType | None = None
         for index, element in enumerate(node.elements):
             of = self._join(element, of, self._element(element, is_optional=index in node.optional))
         return list_of(of or self._fresh())
 
-    def _map(self, node: CreateMap) -> Type:
-        key: Type | None = None
-        value: Type | None = None
+    def _map(self, node: CreateMap) -> CELType:
+        key: CELType | None = None
+        value: CELType | None = None
         for entry in node.entries:
             key = self._join(entry.key, key, self.check(entry.key))
             value = self._join(entry.value, value, self._element(entry.value, is_optional=entry.optional))
         return map_of(key or self._fresh(), value or self._fresh())
 
-    def _comprehension(self, node: Comprehension) -> Type:
+    def _comprehension(self, node: Comprehension) -> CELType:
         of = self.bindings.resolve(self.check(node.range))
         accu = self.check(node.init)
         self.scopes.append({node.accu: accu})
@@ -303,7 +303,7 @@ class _Checker:
         self.scopes.pop()
         return self.bindings.resolve(result)
 
-    def _loop_variables(self, node: Comprehension, of: Type) -> dict[str, Type]:
+    def _loop_variables(self, node: Comprehension, of: CELType) -> dict[str, CELType]:
         if of.name == "list":
             one, two = (INT, of.params[0]) if node.variable2 else (of.params[0], DYN)
         elif of.name == "map":
@@ -316,7 +316,7 @@ class _Checker:
             one = two = self._error(node.range, message)
         return {node.variable: one} | ({node.variable2: two} if node.variable2 else {})
 
-    def _must_be(self, node: Node, want: Type) -> None:
+    def _must_be(self, node: Node, want: CELType) -> None:
         got = self.check(node)
         if not self._fits(want, got):
             want, got = self.bindings.resolve(want), self.bindings.resolve(got)
@@ -331,8 +331,8 @@ def failed(parsed: Parsed, errors: Iterable[tuple[int, str]]) -> CompileError:
     return CompileError(parsed.text, f"compilation failed: {located}")
 
 
-def _free(params: Iterable[Type]) -> list[Type]:
-    names: list[Type] = []
+def _free(params: Iterable[CELType]) -> list[CELType]:
+    names: list[CELType] = []
     for param in params:
         names += [param] if param.is_variable else _free(param.params)
     return list(dict.fromkeys(names))
@@ -356,7 +356,7 @@ def _validate(checked: Checked) -> None:
     errors: list[tuple[int, str]] = []
     for node in walk(parsed.root):
         match node:
-            case Call(function="matches", args=(*_, Literal(value=str(pattern)) as literal)):
+            case FunctionCall(function="matches", args=(*_, Literal(value=str(pattern)) as literal)):
                 if isinstance(compiled(pattern), str):
                     errors.append((literal.id, "invalid matches argument"))
             case CreateList():
@@ -376,7 +376,7 @@ def _validate(checked: Checked) -> None:
         raise failed(parsed, sorted(errors, key=lambda error: parsed.positions.get(error[0], 0)))
 
 
-def _of_one_type(parts: Sequence[tuple[Node, Type, bool]]) -> list[tuple[int, str]]:
+def _of_one_type(parts: Sequence[tuple[Node, CELType, bool]]) -> list[tuple[int, str]]:
     """The first element whose type is not the first one's; of an optional element its value's type counts."""
     types = [of.params[0] if optional and of.params else of for _, of, optional in parts]
     for (node, _, _), of in zip(parts, types, strict=True):
@@ -396,7 +396,7 @@ def children(node: Node) -> tuple[Node, ...]:
     match node:
         case Select():
             return (node.operand,)
-        case Call():
+        case FunctionCall():
             return node.args if node.target is None else (node.target, *node.args)
         case CreateList():
             return node.elements

@@ -9,8 +9,8 @@ from typing import Any, Final
 from berth.cel.calls import (
     OF_LEFT,
     REGEXES,
+    CELFrame,
     CostLimitReached,
-    Frame,
     Run,
     applied,
     dispatch,
@@ -26,17 +26,17 @@ from berth.cel.library import costs
 from berth.cel.library.overloads import Overload
 from berth.cel.library.strings import compiled
 from berth.cel.syntax import (
-    Call,
     Comprehension,
     CreateList,
     CreateMap,
     CreateStruct,
+    FunctionCall,
     Ident,
     Literal,
     Node,
     Select,
 )
-from berth.cel.types import Type
+from berth.cel.types import CELType
 from berth.cel.values import (
     ABSENT,
     UNKNOWN_OVERLOAD,
@@ -51,7 +51,7 @@ from berth.cel.values import (
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class CompiledExpression:
     run: Run
     variables: int
 
@@ -61,13 +61,13 @@ class Program:
         Raises:
             CostLimitReached: at the limit.
         """
-        frame = Frame(device, self.variables, limit)
+        frame = CELFrame(device, self.variables, limit)
         value = self.run(frame)
         frame.pay(0)
         return value, frame.cost
 
 
-def program(checked: Checked) -> Program:
+def program(checked: Checked) -> CompiledExpression:
     """The expression, ready to run.
 
     Raises:
@@ -75,7 +75,7 @@ def program(checked: Checked) -> Program:
     """
     planner = _Planner(checked)
     run = planner.plan(checked.parsed.root).run
-    return Program(run, planner.slots - 1)
+    return CompiledExpression(run, planner.slots - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class _Computed:
 
 
 # A step of a path, as `.name` or `[index]`: from a value to the next one, or Failed.
-Step = Callable[[Frame, Any], Any]
+Step = Callable[[CELFrame, Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class _Path:
         """Compute the value, at a cost of ``base`` and that of the steps."""
         start, steps = self.start, self.steps
 
-        def run(frame: Frame) -> Any:
+        def run(frame: CELFrame) -> Any:
             value = start(frame)
             frame.cost += base
             for step in steps:
@@ -133,7 +133,7 @@ class _Path:
 _Plan = _Constant | _Computed | _Path
 
 
-def _of_constant(frame: Frame, value: Any, key: Any) -> Any:
+def _of_constant(frame: CELFrame, value: Any, key: Any) -> Any:
     frame.cost += 1
     if type(value) is dict:  # nearly all selections
         found = value.get(key, _MISSING)
@@ -164,7 +164,7 @@ class _Planner:
                 return self._ident(node)
             case Select():
                 return self._select(node)
-            case Call():
+            case FunctionCall():
                 return self._call(node)
             case CreateList():
                 return self._list(node)
@@ -181,12 +181,12 @@ class _Planner:
     def _ident(self, node: Ident) -> _Plan:
         slot = next((scope[node.name] for scope in reversed(self.scopes) if node.name in scope), None)
         if slot is None:
-            return _Constant(Type(TYPE_NAMES[node.name.removeprefix(".")].name))
+            return _Constant(CELType(TYPE_NAMES[node.name.removeprefix(".")].name))
         if slot not in self.lazy:
             return _Path(lambda frame: frame.slots[slot], costs.NAME)
         init = self.lazy[slot]
 
-        def read(frame: Frame) -> Any:
+        def read(frame: CELFrame) -> Any:
             value = frame.slots[slot]
             if value is _MISSING:
                 value = frame.slots[slot] = init(frame)
@@ -203,7 +203,7 @@ class _Planner:
         body = self._run(node.result)
         self.scopes.pop()
 
-        def run(frame: Frame) -> Any:
+        def run(frame: CELFrame) -> Any:
             frame.slots[slot] = _MISSING
             return body(frame)
 
@@ -217,12 +217,12 @@ class _Planner:
         name = node.field
         qualified = qualified_name(node)
         if qualified is not None and qualified in TYPE_NAMES:
-            return _Constant(Type(TYPE_NAMES[qualified].name))
+            return _Constant(CELType(TYPE_NAMES[qualified].name))
         if not node.test:
             return self._operand(node.operand).then(lambda frame, value: _of_constant(frame, value, name))
         operand = self._operand(node.operand).run
 
-        def test(frame: Frame) -> Any:
+        def test(frame: CELFrame) -> Any:
             value = operand(frame)
             if type(value) is not Failed:
                 return has(value, name)
@@ -233,7 +233,7 @@ class _Planner:
 
     # -- calls
 
-    def _call(self, node: Call) -> _Plan:
+    def _call(self, node: FunctionCall) -> _Plan:
         special = _SPECIAL.get(node.function)
         if special and (node.target is None or node.function in {"or", "orValue"}):
             return special(self, node)
@@ -253,7 +253,7 @@ class _Planner:
         return _Computed(applied(run, cost, [plan.run for plan in plans], one_by_one=one_by_one))
 
     def _converted(self, name: str, candidates: tuple[Overload, ...], plan: _Constant) -> _Plan:
-        value = dispatch(name, candidates, [Type("dyn")])(plan.value)
+        value = dispatch(name, candidates, [CELType("dyn")])(plan.value)
         if isinstance(value, Failed):
             raise CompileError(self.checked.parsed.text, f"program instantiation failed: {value.reason}")
         return _Constant(value)
@@ -265,10 +265,10 @@ class _Planner:
                 reason = f"program instantiation failed: error parsing regexp: {regex}"
                 raise CompileError(self.checked.parsed.text, reason)
 
-    def _logical(self, node: Call, *, decides: bool) -> _Plan:
+    def _logical(self, node: FunctionCall, *, decides: bool) -> _Plan:
         left, right = (self._run(arg) for arg in node.args)
 
-        def run(frame: Frame) -> Any:
+        def run(frame: CELFrame) -> Any:
             one = left(frame)
             if one is decides:
                 return decides
@@ -282,19 +282,19 @@ class _Planner:
 
         return _Computed(run)
 
-    def _and(self, node: Call) -> _Plan:
+    def plan_and(self, node: FunctionCall) -> _Plan:
         return self._logical(node, decides=False)
 
-    def _or(self, node: Call) -> _Plan:
+    def plan_or(self, node: FunctionCall) -> _Plan:
         return self._logical(node, decides=True)
 
-    def _conditional(self, node: Call) -> _Plan:
+    def plan_conditional(self, node: FunctionCall) -> _Plan:
         condition = self._run(node.args[0])
         # A name or path in a branch costs its steps only.
         branches = [self.plan(arg) for arg in node.args[1:]]
         yes, no = (plan.reading(0) if isinstance(plan, _Path) else plan.run for plan in branches)
 
-        def run(frame: Frame) -> Any:
+        def run(frame: CELFrame) -> Any:
             value = condition(frame)
             if value is True:
                 return yes(frame)
@@ -304,20 +304,20 @@ class _Planner:
 
         return _Path(run, 0)
 
-    def _index(self, node: Call) -> _Plan:
+    def plan_index(self, node: FunctionCall) -> _Plan:
         return self._indexed(node, _required)
 
-    def _optional_index(self, node: Call) -> _Plan:
+    def plan_optional_index(self, node: FunctionCall) -> _Plan:
         return self._indexed(node, _optionally)
 
-    def _indexed(self, node: Call, read: Callable[[Frame, Any, Any], Any]) -> _Plan:
+    def _indexed(self, node: FunctionCall, read: Callable[[CELFrame, Any, Any], Any]) -> _Plan:
         operand, index = self._operand(node.args[0]), self.plan(node.args[1])
         if isinstance(index, _Constant):
             key = index.value
             return operand.then(lambda frame, value: read(frame, value, key))
         run = index.reading(0) if isinstance(index, _Path) else index.run
 
-        def step(frame: Frame, value: Any) -> Any:
+        def step(frame: CELFrame, value: Any) -> Any:
             key = run(frame)
             if type(key) is not Failed:
                 return read(frame, value, key)
@@ -326,15 +326,18 @@ class _Planner:
 
         return operand.then(step)
 
-    def _or_optional(self, node: Call) -> _Plan:
-        return self._or_value(node)
+    def plan_optional_select(self, node: FunctionCall) -> _Plan:
+        operand, name = self._operand(node.args[0]), node.args[1]
+        assert isinstance(name, Literal)  # noqa: S101 - the check saw to it
+        key = name.value
+        return operand.then(lambda frame, value: _optionally(frame, value, key))
 
-    def _or_value(self, node: Call) -> _Plan:
+    def plan_or_value(self, node: FunctionCall) -> _Plan:
         assert node.target is not None  # noqa: S101 - `_call` asked
         target, other = self._run(node.target), self._run(node.args[0])
         whole = node.function == "or"
 
-        def run(frame: Frame) -> Any:
+        def run(frame: CELFrame) -> Any:
             optional = target(frame)
             if type(optional) is Failed:
                 return optional
@@ -346,7 +349,7 @@ class _Planner:
 
         return _Computed(run)
 
-    def _in(self, node: Call) -> _Plan:
+    def plan_in(self, node: FunctionCall) -> _Plan:
         item, among = (self.plan(arg) for arg in node.args)
         candidates = self.checked.overloads[node.id]
         one_list = len(candidates) == 1 and candidates[0].id == "in_list"
@@ -362,7 +365,7 @@ class _Planner:
             return _Constant(False)
         known = {key_of(value) for value in values}
 
-        def run(frame: Frame) -> Any:
+        def run(frame: CELFrame) -> Any:
             value = item(frame)
             if type(value) is Failed:
                 return value
@@ -379,7 +382,7 @@ class _Planner:
             return _Constant([plan.value for plan in plans if isinstance(plan, _Constant)])
         runs = [plan.run for plan in plans]
 
-        def run(frame: Frame) -> Any:
+        def run(frame: CELFrame) -> Any:
             values = []
             for index, element in enumerate(runs):
                 value = element(frame)
@@ -399,7 +402,7 @@ class _Planner:
         plans = [(self.plan(entry.key), self.plan(entry.value), entry.optional) for entry in node.entries]
         runs = [(key.run, value.run, optional) for key, value, optional in plans]
 
-        def made(frame: Frame) -> Any:
+        def made(frame: CELFrame) -> Any:
             entries: dict[Any, Any] = {}
             for key_run, value_run, optional in runs:
                 key = key_run(frame)
@@ -416,7 +419,7 @@ class _Planner:
                 entries[key_of(key)] = value.value if optional else value
             return entries
 
-        def run(frame: Frame) -> Any:
+        def run(frame: CELFrame) -> Any:
             entries = made(frame)
             frame.pay(costs.MAP)
             return entries
@@ -427,7 +430,7 @@ class _Planner:
 
     def _constant(self, made: Run) -> _Constant:
         try:
-            return _Constant(made(Frame(None, 0, costs.COST_LIMIT)))
+            return _Constant(made(CELFrame(None, 0, costs.COST_LIMIT)))
         except UnknownValueError as error:
             raise UnsupportedError(self.checked.parsed.text, f"berth does not evaluate {error}") from None
 
@@ -446,7 +449,7 @@ class _Planner:
         self.scopes.pop()
         of_two = bool(node.variable2)
 
-        def run(frame: Frame) -> Any:
+        def run(frame: CELFrame) -> Any:
             over = source(frame)
             if type(over) is Failed:
                 return over
@@ -472,9 +475,9 @@ class _Planner:
     def _collecting(self, node: Comprehension, accu: int) -> Run | None:
         """The step of a loop that makes a list or map, without a copy of it for each element; None for other loops."""
         step, condition = node.step, None
-        if isinstance(step, Call) and step.function == "_?_:_" and _is_name(step.args[2], node.accu):
+        if isinstance(step, FunctionCall) and step.function == "_?_:_" and _is_name(step.args[2], node.accu):
             condition, step = self._run(step.args[0]), step.args[1]
-        if not isinstance(step, Call) or not step.args or not _is_name(step.args[0], node.accu):
+        if not isinstance(step, FunctionCall) or not step.args or not _is_name(step.args[0], node.accu):
             return None
         collect: Run | None = None
         if step.function == "_+_" and isinstance(node.init, CreateList) and not node.init.elements:
@@ -490,7 +493,7 @@ class _Planner:
             return None
         more = self._run(node)
 
-        def run(frame: Frame) -> Any:
+        def run(frame: CELFrame) -> Any:
             frame.cost += costs.NAME
             values = more(frame)
             frame.cost += 1
@@ -507,7 +510,7 @@ class _Planner:
     def _inserting(self, args: Sequence[Node], accu: int) -> Run:
         runs = [self._run(arg) for arg in args]
 
-        def run(frame: Frame) -> Any:
+        def run(frame: CELFrame) -> Any:
             frame.cost += costs.NAME
             known = frame.slots[accu]
             if type(known) is Failed:
@@ -532,38 +535,31 @@ class _Planner:
         return run
 
 
-def _required(frame: Frame, value: Any, key: Any) -> Any:
+def _required(frame: CELFrame, value: Any, key: Any) -> Any:
     frame.cost += 1
     return selected(value, key)
 
 
-def _optionally(frame: Frame, value: Any, key: Any) -> Any:
+def _optionally(frame: CELFrame, value: Any, key: Any) -> Any:
     found = selected_optionally(value, key)
     if found is not ABSENT:
         frame.cost += 1
     return found
 
 
-def _optional_select(planner: _Planner, node: Call) -> _Plan:
-    operand, name = planner._operand(node.args[0]), node.args[1]  # noqa: SLF001 - of the table below
-    assert isinstance(name, Literal)  # noqa: S101 - the check saw to it
-    key = name.value
-    return operand.then(lambda frame, value: _optionally(frame, value, key))
-
-
 _HASHED: Final = frozenset({bool, int, UInt, float, str, type(None)})
 _KEYS: Final = frozenset({bool, int, UInt, float, str, type(None)})
 
-_SPECIAL: Final[dict[str, Callable[[_Planner, Call], _Plan]]] = {
-    "_&&_": _Planner._and,  # noqa: SLF001 - the table of the class above
-    "_||_": _Planner._or,  # noqa: SLF001
-    "_?_:_": _Planner._conditional,  # noqa: SLF001
-    "_[_]": _Planner._index,  # noqa: SLF001
-    "_[?_]": _Planner._optional_index,  # noqa: SLF001
-    "_?._": _optional_select,
-    "@in": _Planner._in,  # noqa: SLF001
-    "or": _Planner._or_value,  # noqa: SLF001
-    "orValue": _Planner._or_value,  # noqa: SLF001
+_SPECIAL: Final[dict[str, Callable[[_Planner, FunctionCall], _Plan]]] = {
+    "_&&_": _Planner.plan_and,
+    "_||_": _Planner.plan_or,
+    "_?_:_": _Planner.plan_conditional,
+    "_[_]": _Planner.plan_index,
+    "_[?_]": _Planner.plan_optional_index,
+    "_?._": _Planner.plan_optional_select,
+    "@in": _Planner.plan_in,
+    "or": _Planner.plan_or_value,
+    "orValue": _Planner.plan_or_value,
 }
 
 
@@ -572,7 +568,7 @@ def _is_name(node: Node, name: str) -> bool:
 
 
 def _collect_if(condition: Run, collect: Run, accu: int) -> Run:
-    def run(frame: Frame) -> Any:
+    def run(frame: CELFrame) -> Any:
         value = condition(frame)
         if value is True:
             return collect(frame)

@@ -3,7 +3,7 @@
     selector = compile_selector('device.driver == "gpu.example.com"')
     selector.matches(device)
 
-An expression reads a part of a device (`Reads`). Devices that are alike in this part have one answer.
+An expression reads a part of a device (`DeviceReads`). Devices that are alike in this part have one answer.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from functools import cached_property
 from typing import Any, Final
 
 from berth.cel.calls import CostLimitReached
-from berth.cel.check import check, children
+from berth.cel.check import Checked, check, children
 from berth.cel.errors import CompileError, CostLimitError, EvaluationError, UnsupportedError
+from berth.cel.estimate import estimated_cost
 from berth.cel.library.costs import COST_LIMIT, MAX_LENGTH_BYTES
-from berth.cel.program import Program, program
-from berth.cel.syntax import Call, Comprehension, Ident, Literal, Node, Select, parse
+from berth.cel.program import CompiledExpression, program
+from berth.cel.syntax import Comprehension, FunctionCall, Ident, Literal, Node, Select, parse
 from berth.cel.types import CIDR, IP, QUANTITY, SEMVER
 from berth.cel.values import Domains, Failed, Quantity, Semver, UnknownValueError, type_of
 
@@ -82,7 +83,7 @@ def _by_domain(driver: str, named: Mapping[str, Any]) -> dict[str, dict[str, Any
 
 
 @dataclass(frozen=True, slots=True)
-class Reads:
+class DeviceReads:
     """What an expression can read of a device.
 
     ``paths`` has tuples: ("driver",), ("attributes", domain, id), or ("attributes", domain) for a whole domain.
@@ -98,6 +99,9 @@ class Reads:
         if len(readers) == 2:
             one, other = readers
             return lambda device: (one(device), other(device))
+        if len(readers) == 3:
+            first, second, third = readers
+            return lambda device: (first(device), second(device), third(device))
         return lambda device: tuple([reader(device) for reader in readers])  # a list is faster than a generator
 
 
@@ -148,16 +152,22 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
-class Selector:
+class DeviceSelector:
     expression: str
-    reads: Reads
-    program: Program
+    reads: DeviceReads
+    program: CompiledExpression
+    checked: Checked = field(repr=False)
     _answers: dict[Hashable, Evaluation] = field(default_factory=dict, repr=False)
 
     @cached_property
     def key(self) -> Callable[[Device], Hashable]:
-        """Equal results for devices that the expression cannot tell apart; see `Reads.key`."""
+        """Equal results for devices that are alike for the expression; see `DeviceReads.key`."""
         return self.reads.key()
+
+    @cached_property
+    def estimated_cost(self) -> int:
+        """The most that it can cost on any device."""
+        return estimated_cost(self.checked)
 
     def matches(self, device: Device) -> bool:
         """Whether the device is selected.
@@ -166,7 +176,10 @@ class Selector:
             EvaluationError: the expression fails on this device.
             UnsupportedError: the device has a value that berth does not read as Kubernetes does.
         """
-        evaluation = self.ask(device)
+        # The usual way first, without a call: a claim asks about every device of a cluster.
+        evaluation = self._answers.get(self.key(device)) if device.problem is None else None
+        if evaluation is None:
+            evaluation = self.ask(device)
         if evaluation.error is not None:
             raise evaluation.error
         return evaluation.matches
@@ -225,8 +238,21 @@ _CONVERSION_ERRORS: Final = {
 }
 
 
-def compile_selector(expression: str) -> Selector:
-    """The expression, checked and ready.
+def admit(expression: str) -> DeviceSelector:
+    """Compile a new expression as the API server does, which also bounds what it can cost.
+
+    Raises:
+        CompileError: the API server refuses it.
+        UnsupportedError: valid, but berth does not evaluate it.
+    """
+    selector = compile_selector(expression)
+    if selector.estimated_cost > COST_LIMIT:
+        raise CompileError(expression, "too complex, exceeds cost limit")
+    return selector
+
+
+def compile_selector(expression: str) -> DeviceSelector:
+    """The expression, checked and ready. Its cost is not estimated: schedulers take what the API server admitted.
 
     Raises:
         CompileError: the API server would refuse it too.
@@ -236,7 +262,7 @@ def compile_selector(expression: str) -> Selector:
         raise CompileError(expression, f"Too long: may not be more than {MAX_LENGTH_BYTES} bytes")
     parsed = parse(expression)
     checked = check(parsed)
-    return Selector(expression, Reads(frozenset(_reads(parsed.root, {}))), program(checked))
+    return DeviceSelector(expression, DeviceReads(frozenset(_reads(parsed.root, {}))), program(checked), checked)
 
 
 # -- which parts of a device an expression reads
@@ -266,7 +292,7 @@ def _path(node: Node, names: _Names) -> tuple[str, ...] | None:
             return names.get(name, () if name == "device" else None)
         case Select(operand=operand, field=name):
             path = _path(operand, names)
-        case Call(function="_[_]" | "_[?_]" | "_?._", args=(operand, Literal(value=str(name)))):
+        case FunctionCall(function="_[_]" | "_[?_]" | "_?._", args=(operand, Literal(value=str(name)))):
             path = _path(operand, names)
         case _:
             return None

@@ -5,6 +5,7 @@ The parser hands its tree over as bytes of the message ParsedExpr (cel-spec, ``s
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from functools import cache
 from itertools import count
 from typing import Any, Final
 
-from berth.cel.errors import CompileError
+from berth.cel.errors import CompileError, UnsupportedError
 from berth.cel.values import UInt
 
 
@@ -39,7 +40,7 @@ class Select:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class FunctionCall:
     id: int
     function: str
     args: tuple[Node, ...]
@@ -54,7 +55,7 @@ class CreateList:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class MapEntry:
     key: Node
     value: Node
     optional: bool = False
@@ -63,7 +64,7 @@ class Entry:
 @dataclass(frozen=True, slots=True)
 class CreateMap:
     id: int
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[MapEntry, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ class Comprehension:
         return isinstance(self.range, CreateList) and not self.range.elements and self.variable == "#unused"
 
 
-Node = Literal | Ident | Select | Call | CreateList | CreateMap | CreateStruct | Comprehension
+Node = Literal | Ident | Select | FunctionCall | CreateList | CreateMap | CreateStruct | Comprehension
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +125,31 @@ def parse(text: str) -> Parsed:
     """
     try:
         serialized = _parser()(text)
+    except TypeError:
+        raise CompileError(text, "compilation failed: the text has halves of surrogate pairs") from None
     except RuntimeError as error:
         raise CompileError(text, f"compilation failed: {_parser_message(str(error))}") from None
+    _refuse_quoted_fields(text)
     return _Reader(text).read(serialized)
+
+
+def _refuse_quoted_fields(text: str) -> None:
+    """The parser reads fields in backticks, Kubernetes does not."""
+    found = next((match.start() for match in _TEXTS.finditer(text) if match[0] == "`"), None) if "`" in text else None
+    if found is not None:
+        located = Parsed(text, Literal(0, None), {0: found}).located(0, "unsupported syntax: '`'")
+        raise CompileError(text, f"compilation failed: {located}")
+
+
+# Literals of text and comments, in which a backtick is any character; and a backtick elsewhere.
+_TEXTS: Final = re.compile(
+    r"""
+    [bB]?[rR][bB]?(?:\"{3}.*?\"{3}|\'{3}.*?\'{3}|"[^"\n]*"|'[^'\n]*')
+    |\"{3}(?:\\.|[^\\])*?\"{3}|\'{3}(?:\\.|[^\\])*?\'{3}|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'
+    |//[^\n]*|`
+    """,
+    re.VERBOSE | re.DOTALL,
+)
 
 
 def _parser_message(text: str) -> str:
@@ -145,7 +168,6 @@ def _parser() -> Callable[[str], bytes]:
     return lambda text: env.compile(text, disable_check=True).serialize()
 
 
-_VARINT, _FIXED64, _BYTES = 0, 1, 2
 _SIGN: Final = 1 << 63
 
 
@@ -205,32 +227,38 @@ class _Reader:
                 kind, content = number, value
         return _KINDS[kind](self, node_id, content)
 
-    def _literal(self, node_id: int, data: bytes) -> Node:
+    def read_literal(self, node_id: int, data: bytes) -> Node:
         (kind, value), *_ = _fields(data)
         return Literal(node_id, _CONSTANTS[kind](value))
 
-    def _ident(self, node_id: int, data: bytes) -> Node:
-        return Ident(node_id, dict(_fields(data))[1].decode())
+    def read_ident(self, node_id: int, data: bytes) -> Node:
+        return Ident(node_id, self._name(dict(_fields(data))[1]))
 
-    def _select(self, node_id: int, data: bytes) -> Node:
+    def _name(self, data: bytes) -> str:
+        name: str = data.decode()
+        if name.startswith("."):
+            raise UnsupportedError(self.text, f"berth does not evaluate names that begin with a dot ({name})")
+        return name
+
+    def read_select(self, node_id: int, data: bytes) -> Node:
         parts = dict(_fields(data))
         return Select(node_id, self._node(parts[1]), parts.get(2, b"").decode(), bool(parts.get(3, 0)))
 
-    def _call(self, node_id: int, data: bytes) -> Node:
+    def read_call(self, node_id: int, data: bytes) -> Node:
         target, function, args = None, "", []
         for number, value in _fields(data):
             match number:
                 case 1:
                     target = self._node(value)
                 case 2:
-                    function = value.decode()
+                    function = self._name(value)
                 case _:
                     args.append(self._node(value))
-        call = Call(node_id, function, tuple(args), target)
+        call = FunctionCall(node_id, function, tuple(args), target)
         macro = _MACROS.get((function, len(args))) if target is not None else None
         return macro(self, call) if macro else call
 
-    def _list(self, node_id: int, data: bytes) -> Node:
+    def read_list(self, node_id: int, data: bytes) -> Node:
         elements: list[Node] = []
         optional: list[int] = []
         for number, value in _fields(data):
@@ -240,17 +268,17 @@ class _Reader:
                 optional.extend(_packed(value))
         return CreateList(node_id, tuple(elements), frozenset(optional))
 
-    def _struct(self, node_id: int, data: bytes) -> Node:
+    def read_struct(self, node_id: int, data: bytes) -> Node:
         entries = []
         for number, value in _fields(data):
             if number == 1 and value:
                 return CreateStruct(node_id, value.decode())
             if number == 2:
                 entry = dict(_fields(value))
-                entries.append(Entry(self._node(entry[3]), self._node(entry[4]), bool(entry.get(5, 0))))
+                entries.append(MapEntry(self._node(entry[3]), self._node(entry[4]), bool(entry.get(5, 0))))
         return CreateMap(node_id, tuple(entries))
 
-    def _comprehension(self, node_id: int, data: bytes) -> Node:
+    def read_comprehension(self, node_id: int, data: bytes) -> Node:
         parts = dict(_fields(data))
         return Comprehension(
             id=node_id,
@@ -266,19 +294,19 @@ class _Reader:
 
     # -- macros that the parser lacks: those of two variables, existsOne, sortBy
 
-    def _new(self, call: Call) -> int:
+    def _new(self, call: FunctionCall) -> int:
         number = next(self.ids)
         self.positions[number] = self.positions.get(call.id, 0)
         return number
 
-    def _of(self, call: Call, function: str, *args: Node) -> Call:
-        return Call(self._new(call), function, args)
+    def _of(self, call: FunctionCall, function: str, *args: Node) -> FunctionCall:
+        return FunctionCall(self._new(call), function, args)
 
-    def _accu(self, call: Call) -> Ident:
+    def _accu(self, call: FunctionCall) -> Ident:
         return Ident(self._new(call), _ACCU)
 
-    def _loop(self, call: Call, init: Node, condition: Node, step: Node, result: Node | None = None) -> Node:
-        assert call.target is not None  # noqa: S101 - `_call` expands methods only
+    def _loop(self, call: FunctionCall, init: Node, condition: Node, step: Node, result: Node | None = None) -> Node:
+        assert call.target is not None  # noqa: S101 - `read_call` expands methods only
         names = [self._variable(name) for name in call.args[: _variables(call)]]
         if len(names) == 2 and names[0] == names[1]:
             raise self._error(call.args[1], f"duplicate variable name: {names[1]}")
@@ -303,56 +331,56 @@ class _Reader:
         located = Parsed(self.text, node, self.positions).located(node.id, message)
         return CompileError(self.text, f"compilation failed: {located}")
 
-    def _literal_of(self, call: Call, value: object) -> Literal:
+    def _literal_of(self, call: FunctionCall, value: object) -> Literal:
         return Literal(self._new(call), value)
 
-    def _all(self, call: Call) -> Node:
+    def expand_all(self, call: FunctionCall) -> Node:
         going = self._of(call, "@not_strictly_false", self._accu(call))
         return self._loop(
             call, self._literal_of(call, True), going, self._of(call, "_&&_", self._accu(call), call.args[-1])
         )
 
-    def _exists(self, call: Call) -> Node:
+    def expand_exists(self, call: FunctionCall) -> Node:
         going = self._of(call, "@not_strictly_false", self._of(call, "!_", self._accu(call)))
         step = self._of(call, "_||_", self._accu(call), call.args[-1])
         return self._loop(call, self._literal_of(call, False), going, step)
 
-    def _exists_one(self, call: Call) -> Node:
+    def expand_exists_one(self, call: FunctionCall) -> Node:
         one_more = self._of(call, "_+_", self._accu(call), self._literal_of(call, 1))
         step = self._of(call, "_?_:_", call.args[-1], one_more, self._accu(call))
         result = self._of(call, "_==_", self._accu(call), self._literal_of(call, 1))
         return self._loop(call, self._literal_of(call, 0), self._literal_of(call, True), step, result)
 
-    def _filtered(self, call: Call, step: Node) -> Node:
+    def _filtered(self, call: FunctionCall, step: Node) -> Node:
         """The step of transformList and its like: only for elements that pass the filter, if the call has one."""
         if len(call.args) == 3:
             return step
         return self._of(call, "_?_:_", call.args[2], step, self._accu(call))
 
-    def _transform_list(self, call: Call) -> Node:
+    def expand_transform_list(self, call: FunctionCall) -> Node:
         element = CreateList(self._new(call), (call.args[-1],))
         step = self._filtered(call, self._of(call, "_+_", self._accu(call), element))
         return self._loop(call, CreateList(self._new(call)), self._literal_of(call, True), step)
 
-    def _transform_map(self, call: Call) -> Node:
+    def expand_transform_map(self, call: FunctionCall) -> Node:
         key = Ident(self._new(call), self._variable(call.args[0]))
         insert = self._of(call, "cel.@mapInsert", self._accu(call), key, call.args[-1])
         return self._into_map(call, insert)
 
-    def _transform_map_entry(self, call: Call) -> Node:
+    def expand_transform_map_entry(self, call: FunctionCall) -> Node:
         return self._into_map(call, self._of(call, "cel.@mapInsert", self._accu(call), call.args[-1]))
 
-    def _into_map(self, call: Call, insert: Node) -> Node:
+    def _into_map(self, call: FunctionCall, insert: Node) -> Node:
         step = self._filtered(call, insert)
         return self._loop(call, CreateMap(self._new(call)), self._literal_of(call, True), step)
 
-    def _sort_by(self, call: Call) -> Node:
+    def expand_sort_by(self, call: FunctionCall) -> Node:
         """``cel.bind(input, list, input.@sortByAssociatedKeys(input.map(e, key)))``."""
-        assert call.target is not None  # noqa: S101 - `_call` expands methods only
+        assert call.target is not None  # noqa: S101 - `read_call` expands methods only
         source = Ident(self._new(call), _SORTED)
         step = self._of(call, "_+_", self._accu(call), CreateList(self._new(call), (call.args[1],)))
         keys = self._loop(
-            Call(self._new(call), "map", call.args, source),
+            FunctionCall(self._new(call), "map", call.args, source),
             CreateList(self._new(call)),
             self._literal_of(call, True),
             step,
@@ -365,7 +393,7 @@ class _Reader:
             init=call.target,
             condition=self._literal_of(call, False),
             step=source,
-            result=Call(self._new(call), "@sortByAssociatedKeys", (keys,), Ident(self._new(call), _SORTED)),
+            result=FunctionCall(self._new(call), "@sortByAssociatedKeys", (keys,), Ident(self._new(call), _SORTED)),
         )
 
 
@@ -373,7 +401,7 @@ _ACCU: Final = "@result"
 _SORTED: Final = "@__sortBy_input__"
 
 
-def _variables(call: Call) -> int:
+def _variables(call: FunctionCall) -> int:
     """How many of the macro's arguments name variables."""
     return 1 if call.function in {"sortBy", "map"} or len(call.args) == 2 else 2
 
@@ -389,13 +417,13 @@ def _packed(value: bytes | int) -> list[int]:
 
 
 _KINDS: Final[dict[int, Callable[[_Reader, int, bytes], Node]]] = {
-    3: _Reader._literal,  # noqa: SLF001 - the table of the class above
-    4: _Reader._ident,  # noqa: SLF001
-    5: _Reader._select,  # noqa: SLF001
-    6: _Reader._call,  # noqa: SLF001
-    7: _Reader._list,  # noqa: SLF001
-    8: _Reader._struct,  # noqa: SLF001
-    9: _Reader._comprehension,  # noqa: SLF001
+    3: _Reader.read_literal,
+    4: _Reader.read_ident,
+    5: _Reader.read_select,
+    6: _Reader.read_call,
+    7: _Reader.read_list,
+    8: _Reader.read_struct,
+    9: _Reader.read_comprehension,
 }
 _CONSTANTS: Final[dict[int, Callable[[Any], object]]] = {
     1: lambda _: None,
@@ -406,16 +434,16 @@ _CONSTANTS: Final[dict[int, Callable[[Any], object]]] = {
     6: bytes.decode,
     7: bytes,
 }
-_MACROS: Final[dict[tuple[str, int], Callable[[_Reader, Call], Node]]] = {
-    ("all", 3): _Reader._all,  # noqa: SLF001
-    ("exists", 3): _Reader._exists,  # noqa: SLF001
-    ("existsOne", 3): _Reader._exists_one,  # noqa: SLF001
-    ("exists_one", 3): _Reader._exists_one,  # noqa: SLF001
-    ("transformList", 3): _Reader._transform_list,  # noqa: SLF001
-    ("transformList", 4): _Reader._transform_list,  # noqa: SLF001
-    ("transformMap", 3): _Reader._transform_map,  # noqa: SLF001
-    ("transformMap", 4): _Reader._transform_map,  # noqa: SLF001
-    ("transformMapEntry", 3): _Reader._transform_map_entry,  # noqa: SLF001
-    ("transformMapEntry", 4): _Reader._transform_map_entry,  # noqa: SLF001
-    ("sortBy", 2): _Reader._sort_by,  # noqa: SLF001
+_MACROS: Final[dict[tuple[str, int], Callable[[_Reader, FunctionCall], Node]]] = {
+    ("all", 3): _Reader.expand_all,
+    ("exists", 3): _Reader.expand_exists,
+    ("existsOne", 3): _Reader.expand_exists_one,
+    ("exists_one", 3): _Reader.expand_exists_one,
+    ("transformList", 3): _Reader.expand_transform_list,
+    ("transformList", 4): _Reader.expand_transform_list,
+    ("transformMap", 3): _Reader.expand_transform_map,
+    ("transformMap", 4): _Reader.expand_transform_map,
+    ("transformMapEntry", 3): _Reader.expand_transform_map_entry,
+    ("transformMapEntry", 4): _Reader.expand_transform_map_entry,
+    ("sortBy", 2): _Reader.expand_sort_by,
 }

@@ -7,11 +7,11 @@ from typing import Final
 
 
 @dataclass(frozen=True, slots=True)
-class Type:
+class CELType:
     """A type by its name, with parameters: ``list(int)``, ``map(string, dyn)``."""
 
     name: str
-    params: tuple[Type, ...] = ()
+    params: tuple[CELType, ...] = ()
     is_variable: bool = False
 
     def __str__(self) -> str:
@@ -24,50 +24,49 @@ class Type:
         return f"{self.name}({', '.join(param.declared() for param in self.params)})" if self.params else self.name
 
 
-ANY: Final = Type("google.protobuf.Any")
-BOOL: Final = Type("bool")
-BYTES: Final = Type("bytes")
-DOUBLE: Final = Type("double")
-DYN: Final = Type("dyn")
-ERROR: Final = Type("error")
-INT: Final = Type("int")
-NULL: Final = Type("null_type")
-STRING: Final = Type("string")
-UINT: Final = Type("uint")
-DEVICE: Final = Type("kubernetes.DRADevice")
-QUANTITY: Final = Type("kubernetes.Quantity")
-SEMVER: Final = Type("kubernetes.Semver")
-URL: Final = Type("kubernetes.URL")
-FORMAT: Final = Type("kubernetes.NamedFormat")
-IP: Final = Type("net.IP")
-CIDR: Final = Type("net.CIDR")
-TYPE: Final = Type("type")
+ANY: Final = CELType("google.protobuf.Any")
+BOOL: Final = CELType("bool")
+BYTES: Final = CELType("bytes")
+DOUBLE: Final = CELType("double")
+DYN: Final = CELType("dyn")
+ERROR: Final = CELType("error")
+INT: Final = CELType("int")
+NULL: Final = CELType("null_type")
+STRING: Final = CELType("string")
+UINT: Final = CELType("uint")
+DEVICE: Final = CELType("kubernetes.DRADevice")
+QUANTITY: Final = CELType("kubernetes.Quantity")
+SEMVER: Final = CELType("kubernetes.Semver")
+URL: Final = CELType("kubernetes.URL")
+IP: Final = CELType("net.IP")
+CIDR: Final = CELType("net.CIDR")
+TYPE: Final = CELType("type")
 
 _SHOWN: Final = {ANY.name: "any", ERROR.name: "!error!", NULL.name: "null"}
-_NULLABLE: Final = frozenset({DEVICE, QUANTITY, SEMVER, URL, FORMAT, IP, CIDR})
+_NULLABLE: Final = frozenset({DEVICE, QUANTITY, SEMVER, URL, IP, CIDR})
 
 
-def list_of(element: Type) -> Type:
-    return Type("list", (element,))
+def list_of(element: CELType) -> CELType:
+    return CELType("list", (element,))
 
 
-def map_of(key: Type, value: Type) -> Type:
-    return Type("map", (key, value))
+def map_of(key: CELType, value: CELType) -> CELType:
+    return CELType("map", (key, value))
 
 
-def optional_of(value: Type) -> Type:
-    return Type("optional_type", (value,))
+def optional_of(value: CELType) -> CELType:
+    return CELType("optional_type", (value,))
 
 
-def type_of(of: Type) -> Type:
-    return Type("type", (of,))
+def type_of(of: CELType) -> CELType:
+    return CELType("type", (of,))
 
 
-def variable(name: str) -> Type:
-    return Type(name, is_variable=True)
+def variable(name: str) -> CELType:
+    return CELType(name, is_variable=True)
 
 
-def is_dynamic(of: Type) -> bool:
+def is_dynamic(of: CELType) -> bool:
     return of in {DYN, ANY}
 
 
@@ -75,9 +74,9 @@ def is_dynamic(of: Type) -> bool:
 class Bindings:
     """What type variables stand for."""
 
-    bound: dict[Type, Type] = field(default_factory=dict)
+    bound: dict[CELType, CELType] = field(default_factory=dict)
 
-    def resolve(self, of: Type, *, free: Type | None = None) -> Type:
+    def resolve(self, of: CELType, *, free: CELType | None = None) -> CELType:
         """The type with its variables replaced; variables without a binding by ``free``, if it is given."""
         while of.is_variable and of in self.bound:
             of = self.bound[of]
@@ -85,9 +84,9 @@ class Bindings:
             return free or of
         if not of.params:
             return of
-        return Type(of.name, tuple(self.resolve(param, free=free) for param in of.params))
+        return CELType(of.name, tuple(self.resolve(param, free=free) for param in of.params))
 
-    def assign(self, to: tuple[Type, ...], values: tuple[Type, ...]) -> bool:
+    def assign(self, to: tuple[CELType, ...], values: tuple[CELType, ...]) -> bool:
         """Whether each value fits its parameter. If all do, what variables they bind is kept."""
         before = dict(self.bound)
         if len(to) == len(values) and all(self._fits(want, got) for want, got in zip(to, values, strict=True)):
@@ -95,7 +94,7 @@ class Bindings:
         self.bound = before
         return False
 
-    def _fits(self, want: Type, got: Type) -> bool:  # noqa: PLR0911 - one answer for each kind of type
+    def _fits(self, want: CELType, got: CELType) -> bool:  # noqa: PLR0911 - one answer for each kind of type
         if got.is_variable:
             bound = self._bind(got, want)
             if bound is not None:
@@ -113,7 +112,7 @@ class Bindings:
             return False
         return all(self._fits(a, b) for a, b in zip(want.params, got.params, strict=True))
 
-    def _bind(self, name: Type, to: Type) -> bool | None:
+    def _bind(self, name: CELType, to: CELType) -> bool | None:
         """Bind the variable, or compare with what it is bound to. None if ``to`` has the variable inside."""
         if name == to:
             return True
@@ -132,7 +131,7 @@ class Bindings:
         self.bound[name] = to
         return True
 
-    def _occurs(self, name: Type, inside: Type) -> bool:
+    def _occurs(self, name: CELType, inside: CELType) -> bool:
         if name == inside:
             return True
         if inside.is_variable:
@@ -143,7 +142,7 @@ class Bindings:
 _WILDCARDS: Final = frozenset({DYN, ANY, ERROR})
 
 
-def less_specific(one: Type, other: Type) -> bool:
+def less_specific(one: CELType, other: CELType) -> bool:
     """Whether ``one`` is equal or says less, as ``list(dyn)`` says less than ``list(int)``."""
     if is_dynamic(one) or one.is_variable:
         return True

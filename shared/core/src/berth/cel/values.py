@@ -4,7 +4,7 @@
 |---|---|---|---|---|
 | bool, int, double, string, bytes, null | bool, int, float, str, bytes, None | | list | list |
 | uint | UInt | | map | dict, keys by `key_of` |
-| type | berth.cel.types.Type | | a value that could not be computed | Failed |
+| type | berth.cel.types.CELType | | a value that could not be computed | Failed |
 
 Values are never changed once another expression can see them.
 """
@@ -284,15 +284,7 @@ class Url:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Format:
-    """A named format of Kubernetes. ``size`` is the length of its regular expression for costs."""
-
-    name: str
-    size: int
-
-
-_TYPES: Final[Mapping[type, types.Type]] = {
+_TYPES: Final[Mapping[type, types.CELType]] = {
     bool: types.BOOL,
     int: types.INT,
     UInt: types.UINT,
@@ -300,24 +292,23 @@ _TYPES: Final[Mapping[type, types.Type]] = {
     str: types.STRING,
     bytes: types.BYTES,
     type(None): types.NULL,
-    list: types.Type("list"),
-    dict: types.Type("map"),
-    Domains: types.Type("map"),
-    types.Type: types.TYPE,
-    Optional: types.Type("optional_type"),
+    list: types.CELType("list"),
+    dict: types.CELType("map"),
+    Domains: types.CELType("map"),
+    types.CELType: types.TYPE,
+    Optional: types.CELType("optional_type"),
     Quantity: types.QUANTITY,
     Semver: types.SEMVER,
     Address: types.IP,
     Cidr: types.CIDR,
     Url: types.URL,
-    Format: types.FORMAT,
 }
-_KUBERNETES: Final = frozenset({Quantity, Semver, Address, Cidr, Url, Format})
+_KUBERNETES: Final = frozenset({Quantity, Semver, Address, Cidr, Url})
 _NUMBERS: Final = frozenset({int, UInt, float})
 _PLAIN: Final = frozenset({bool, int, UInt, float, str, bytes})
 
 
-def type_of(value: object) -> types.Type:
+def type_of(value: object) -> types.CELType:
     """The value's type, of lists and maps without that of their elements."""
     return _TYPES[type(value)]
 
@@ -371,7 +362,7 @@ def _equal_quantities(one: Quantity, other: Quantity) -> bool:
     return one.amount == other.amount
 
 
-def _equal_types(one: types.Type, other: types.Type) -> bool:
+def _equal_types(one: types.CELType, other: types.CELType) -> bool:
     return one.name == other.name
 
 
@@ -382,7 +373,7 @@ _COMPARED: Final[Mapping[type, Callable[[Any, Any], bool | Failed]]] = {
     Optional: _equal_optionals,
     Semver: _equal_versions,
     Quantity: _equal_quantities,
-    types.Type: _equal_types,
+    types.CELType: _equal_types,
 }
 
 

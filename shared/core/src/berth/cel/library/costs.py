@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from berth.cel.values import Address, Cidr, Format, Quantity, Semver, Url, size
+from berth.cel.values import Address, Cidr, Quantity, Semver, Url, size
 
 # Kubernetes' limits for a selector: resource.k8s.io/v1, CELSelectorExpressionMaxCost and ...MaxLength.
 COST_LIMIT: Final = 1_000_000
@@ -45,7 +45,7 @@ def _equality(args: Sequence[Any], result: Any) -> int:
     return 1 if type(args[0]) in _FLAT else _shorter(args, result)
 
 
-_FLAT: Final = frozenset({Quantity, Semver, Url, Address, Cidr, Format})
+_FLAT: Final = frozenset({Quantity, Semver, Url, Address, Cidr})
 
 
 def _both(args: Sequence[Any], _result: Any) -> int:

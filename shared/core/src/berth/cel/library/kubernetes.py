@@ -10,7 +10,7 @@ from typing import Any, Final
 from urllib.parse import parse_qs
 
 from berth.cel.library.overloads import Overload, function, method
-from berth.cel.types import BOOL, CIDR, DOUBLE, INT, IP, QUANTITY, SEMVER, STRING, URL, Type, list_of, map_of
+from berth.cel.types import BOOL, CIDR, DOUBLE, INT, IP, QUANTITY, SEMVER, STRING, URL, CELType, list_of, map_of
 from berth.cel.values import (
     UNKNOWN_OVERLOAD,
     Address,
@@ -58,7 +58,7 @@ def _version(text: str, tolerant: bool) -> Semver | Failed:  # noqa: FBT001 - th
     return Semver.parse_tolerant(text) if tolerant else Semver.parse(text)
 
 
-def _ordered(of: Type, word: str, compare: Callable[[Any, Any], int]) -> tuple[Overload, ...]:
+def _ordered(of: CELType, word: str, compare: Callable[[Any, Any], int]) -> tuple[Overload, ...]:
     return (
         method("isGreaterThan", f"{word}_is_greater_than", (of, of), BOOL, lambda one, other: compare(one, other) > 0),
         method("isLessThan", f"{word}_is_less_than", (of, of), BOOL, lambda one, other: compare(one, other) < 0),

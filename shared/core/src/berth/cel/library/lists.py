@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from berth.cel.library.overloads import LIST, Overload, T, function, method
 from berth.cel.library.standard import add, contains
-from berth.cel.types import BOOL, BYTES, DOUBLE, DYN, INT, STRING, UINT, Type, list_of
+from berth.cel.types import BOOL, BYTES, DOUBLE, DYN, INT, STRING, UINT, CELType, list_of
 from berth.cel.values import UNKNOWN_OVERLOAD, Failed, UInt, compare, equal, type_of
 
 _SUMMABLE: Final = (INT, UINT, DOUBLE)
@@ -135,7 +135,7 @@ def _equivalent(one: list[Any], other: list[Any]) -> bool:
     return _includes(one, other) and _includes(other, one)
 
 
-def _of_each(template: Callable[[Type], Overload], elements: tuple[Type, ...]) -> tuple[Overload, ...]:
+def _of_each(template: Callable[[CELType], Overload], elements: tuple[CELType, ...]) -> tuple[Overload, ...]:
     return tuple(template(element) for element in elements)
 
 

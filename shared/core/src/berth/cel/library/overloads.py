@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from berth.cel.types import Type, list_of, map_of, optional_of, variable
+from berth.cel.types import CELType, list_of, map_of, optional_of, variable
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,17 +15,21 @@ class Overload:
 
     name: str
     id: str
-    params: tuple[Type, ...]
-    result: Type
+    params: tuple[CELType, ...]
+    result: CELType
     run: Callable[..., Any]
     is_method: bool = False
 
 
-def function(name: str, overload_id: str, params: tuple[Type, ...], result: Type, run: Callable[..., Any]) -> Overload:
+def function(
+    name: str, overload_id: str, params: tuple[CELType, ...], result: CELType, run: Callable[..., Any]
+) -> Overload:
     return Overload(name, overload_id, params, result, run)
 
 
-def method(name: str, overload_id: str, params: tuple[Type, ...], result: Type, run: Callable[..., Any]) -> Overload:
+def method(
+    name: str, overload_id: str, params: tuple[CELType, ...], result: CELType, run: Callable[..., Any]
+) -> Overload:
     """A function that is called on its first parameter."""
     return Overload(name, overload_id, params, result, run, is_method=True)
 

@@ -16,7 +16,7 @@ from berth.cel.types import (
     INT,
     STRING,
     UINT,
-    Type,
+    CELType,
     list_of,
     optional_of,
     type_of,
@@ -33,6 +33,7 @@ from berth.cel.values import (
     Failed,
     Optional,
     UInt,
+    UnknownValueError,
     compare,
     equal,
     key_of,
@@ -55,7 +56,13 @@ def _checked(number: int, like: int) -> int | Failed:
 def add(one: Any, other: Any) -> Any:
     if type(one) in {int, UInt}:
         return _checked(int(one) + int(other), one)
+    if type(one) is list and len(one) + len(other) > _MAX_ELEMENTS:
+        raise UnknownValueError(f"lists of more than {_MAX_ELEMENTS:,} elements")
     return one + other
+
+
+# A sum of lists costs 1 for Kubernetes, since Go does not copy them. Python does: seconds of that within the limit.
+_MAX_ELEMENTS: Final = 10_000
 
 
 def _subtract(one: Any, other: Any) -> Any:
@@ -149,7 +156,7 @@ def _size(value: Any) -> int:
     return len(value)
 
 
-def _conversion(source: Any, to: Type) -> Failed:
+def _conversion(source: Any, to: CELType) -> Failed:
     return Failed(f"type conversion error from '{type_of_value(source).declared()}' to '{to.declared()}'")
 
 
