@@ -44,7 +44,7 @@ class CelSelector(Trimmed, frozen=True, kw_only=True):
     expression: str = ""
 
 
-class DeviceSelector(Trimmed, frozen=True, kw_only=True):
+class ExpressionSelector(Trimmed, frozen=True, kw_only=True):
     """An expression that a device must satisfy; None is a kind of selector that this release does not know."""
 
     cel: CelSelector | None = None
@@ -70,7 +70,7 @@ class DeviceSubRequest(Trimmed, frozen=True, kw_only=True):
 
     name: str = ""
     device_class_name: str = ""
-    selectors: list[DeviceSelector] | None = None
+    selectors: list[ExpressionSelector] | None = None
     allocation_mode: str = EXACT_COUNT
     count: Int64 = 1
     tolerations: list[DeviceToleration] | None = None
@@ -81,7 +81,7 @@ class ExactDeviceRequest(Trimmed, frozen=True, kw_only=True):
     """``admin_access``: devices in use may be given too, to observe them."""
 
     device_class_name: str = ""
-    selectors: list[DeviceSelector] | None = None
+    selectors: list[ExpressionSelector] | None = None
     allocation_mode: str = EXACT_COUNT
     count: Int64 = 1
     admin_access: bool | None = None
@@ -206,7 +206,7 @@ class DeviceClassConfiguration(Trimmed, frozen=True, kw_only=True):
 
 
 class DeviceClassSpec(Trimmed, frozen=True, kw_only=True):
-    selectors: list[DeviceSelector] | None = None
+    selectors: list[ExpressionSelector] | None = None
     config: list[DeviceClassConfiguration] | None = None
     extended_resource_name: str | None = None
 
@@ -277,7 +277,7 @@ class DeviceTaint(Trimmed, frozen=True, kw_only=True):
     effect: str = ""
 
 
-class Device(Trimmed, frozen=True, kw_only=True):
+class SliceDevice(Trimmed, frozen=True, kw_only=True):
     """A device; it names nodes only in a slice with ``per_device_node_selection``."""
 
     name: str = ""
@@ -309,7 +309,7 @@ class ResourceSliceSpec(Trimmed, frozen=True, kw_only=True):
     node_selector: NodeSelector | None = None
     all_nodes: bool | None = None
     per_device_node_selection: bool | None = None
-    devices: list[Device] | None = None
+    devices: list[SliceDevice] | None = None
     shared_counters: list[CounterSet] | None = None
 
 

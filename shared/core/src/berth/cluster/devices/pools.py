@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from berth.api.devices import Device, DeviceAttribute, ResourceSlice, device_key, slice_refusal
+from berth.api.devices import DeviceAttribute, ResourceSlice, SliceDevice, device_key, slice_refusal
 from berth.api.node import Node
 from berth.api.pod import NodeSelector
 from berth.api.resources import exact_or_zero
@@ -40,7 +40,7 @@ class PooledDevice:
 
     __slots__ = ("consumes", "device", "driver", "is_odd", "key", "number", "part")
 
-    def __init__(self, device: Device, part: PooledSlice, number: int) -> None:
+    def __init__(self, device: SliceDevice, part: PooledSlice, number: int) -> None:
         self.device = device
         self.part = part
         self.number = number  # its place in tables of all devices, until they are numbered again

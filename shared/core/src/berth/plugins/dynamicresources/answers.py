@@ -16,7 +16,7 @@ from berth.cluster.devices.pools import DevicePools, PoolKey
 from berth.cluster.nodes import RowIndex
 from berth.cluster.snapshot import Snapshot
 from berth.framework.status import Code
-from berth.plugins.dynamicresources.candidates import NO_CANDIDATES, Candidates, Traits, candidates_of
+from berth.plugins.dynamicresources.candidates import NO_CANDIDATES, Candidates, DeviceTraits, candidates_of
 from berth.plugins.dynamicresources.requests import Plan, compile_plan
 from berth.plugins.dynamicresources.search import Rejected, Search, Solution
 from berth.plugins.dynamicresources.selectors import SelectorAnswers
@@ -47,7 +47,7 @@ class NodeAnswers:
         self._snapshot = snapshot
         self._pools = pools
         self._ledger = ledger
-        self._traits = Traits(plan)
+        self._traits = DeviceTraits(plan)
         self._takes_all = any(each.takes_all for each in plan.requests)
         self._numbers: dict[tuple[Code, str], int] = {}
         self._candidates: dict[int, Candidates] = {}
@@ -123,7 +123,7 @@ class NodeAnswers:
         self._solutions.clear()
         self._alike.clear()
         self._seen_pools.clear()
-        self._traits = Traits(self.plan)
+        self._traits = DeviceTraits(self.plan)
 
     def _find_candidates(self, row: int) -> Candidates:
         node = self._snapshot.node_at(row)

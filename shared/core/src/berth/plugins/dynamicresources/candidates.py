@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Final, TypeVar
 
-from berth.api.devices import CapacityRange, CapacityRequestPolicy, Device, DeviceCapacity
+from berth.api.devices import CapacityRange, CapacityRequestPolicy, DeviceCapacity, SliceDevice
 from berth.api.node import Node
 from berth.api.resources import exact_or_zero
 from berth.cluster.devices.pools import Amount, DevicePools, NodePool, PooledDevice, PoolState
@@ -21,7 +21,7 @@ V = TypeVar("V")
 _MOST_TRAITS: Final = 100_000  # distinct traits, or lists of them, that a plan keeps
 
 
-class Trait:
+class DeviceTrait:
     """What distinguishes a device for a plan. Devices with the same trait are alike, unless they share something.
 
     ``selectable`` and ``usable``: a bit per request; usable devices are selectable and have no taint in the way.
@@ -42,19 +42,19 @@ class Trait:
         return bool(self.selectable or self.errors)
 
 
-class Traits:
+class DeviceTraits:
     """The traits of devices for one plan, evaluated on first use."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._known: dict[tuple[object, ...], Trait] = {}
-        self._lists: dict[tuple[Trait, ...], tuple[Trait, ...]] = {}
-        self._of_views: dict[NodePool, tuple[tuple[PooledDevice, ...], tuple[Trait, ...]]] = {}
+        self._known: dict[tuple[object, ...], DeviceTrait] = {}
+        self._lists: dict[tuple[DeviceTrait, ...], tuple[DeviceTrait, ...]] = {}
+        self._of_views: dict[NodePool, tuple[tuple[PooledDevice, ...], tuple[DeviceTrait, ...]]] = {}
         self._of_nodes: dict[tuple[NodePool, ...], Candidates] = {}
         self._ask = [each.of for each in plan.expressions]
         self._reads_capacity = any(each.capacity for each in plan.requests)
 
-    def of(self, device: PooledDevice) -> Trait:
+    def of(self, device: PooledDevice) -> DeviceTrait:
         answers = tuple([ask(device) for ask in self._ask])
         constraints = self._plan.constraints
         values = tuple([each.value_of(device) for each in constraints]) if constraints else ()
@@ -69,13 +69,13 @@ class Traits:
             known = self._known[key] = self._made(device, answers, values)
         return known
 
-    def shared(self, traits: tuple[Trait, ...]) -> tuple[Trait, ...]:
+    def shared(self, traits: tuple[DeviceTrait, ...]) -> tuple[DeviceTrait, ...]:
         """The same traits, kept once for all alike nodes."""
         if len(self._lists) > _MOST_TRAITS:
             self._lists.clear()
         return self._lists.setdefault(traits, traits)
 
-    def of_view(self, view: NodePool, node: Node) -> tuple[tuple[PooledDevice, ...], tuple[Trait, ...]]:
+    def of_view(self, view: NodePool, node: Node) -> tuple[tuple[PooledDevice, ...], tuple[DeviceTrait, ...]]:
         """The candidates of a pool. Of a pool that many nodes see they are found once."""
         known = self._of_views.get(view)
         if known is None:
@@ -99,7 +99,7 @@ class Traits:
             table.clear()
         table[key] = value
 
-    def _found(self, view: NodePool, node: Node) -> tuple[tuple[PooledDevice, ...], tuple[Trait, ...]]:
+    def _found(self, view: NodePool, node: Node) -> tuple[tuple[PooledDevice, ...], tuple[DeviceTrait, ...]]:
         every = tuple(map(self.of, view.devices))
         if any(device.part.per_device for device in view.devices):
             every = tuple(
@@ -111,14 +111,14 @@ class Traits:
         found = [(device, trait) for device, trait in zip(view.devices, every, strict=True) if trait.matters]
         return tuple(device for device, _ in found), self.shared(tuple(trait for _, trait in found))
 
-    def _made(self, device: PooledDevice, answers: tuple[bool | str, ...], values: tuple[object, ...]) -> Trait:
-        trait = Trait(values)
+    def _made(self, device: PooledDevice, answers: tuple[bool | str, ...], values: tuple[object, ...]) -> DeviceTrait:
+        trait = DeviceTrait(values)
         for request in self._plan.requests:
             self._add(trait, request, device, answers)
         return trait
 
     @staticmethod
-    def _add(trait: Trait, request: Request, device: PooledDevice, answers: tuple[bool | str, ...]) -> None:
+    def _add(trait: DeviceTrait, request: Request, device: PooledDevice, answers: tuple[bool | str, ...]) -> None:
         for where, number in request.selectors:
             answer = answers[number]
             if answer is not True:
@@ -146,7 +146,7 @@ class Candidates:
     """
 
     devices: tuple[PooledDevice, ...]
-    traits: tuple[Trait, ...]
+    traits: tuple[DeviceTrait, ...]
     is_simple: bool
     trouble: NodePool | None
     has_invalid: bool
@@ -155,7 +155,7 @@ class Candidates:
 NO_CANDIDATES: Final = Candidates((), (), True, None, False)
 
 
-def candidates_of(node: Node, pools: DevicePools, traits: Traits) -> Candidates:
+def candidates_of(node: Node, pools: DevicePools, traits: DeviceTraits) -> Candidates:
     """Find the node's candidates."""
     views = tuple(pools.seen_from(node))
     if not views:
@@ -178,9 +178,9 @@ def _are_simple(devices: Sequence[PooledDevice]) -> bool:
     return all(each.consumes is None and not each.is_shareable for each in devices)
 
 
-def _elsewhere(trait: Trait) -> Trait:
+def _elsewhere(trait: DeviceTrait) -> DeviceTrait:
     # A device for other nodes is not selectable, but its selectors are asked first.
-    other = Trait(trait.values)
+    other = DeviceTrait(trait.values)
     other.errors = trait.errors
     return other
 
@@ -193,7 +193,7 @@ def _has_invalid(views: Sequence[NodePool]) -> bool:
     return any(view.state is PoolState.INVALID for view in views)
 
 
-def consumed_capacity(requests: Mapping[str, str | int | float], device: Device) -> dict[str, Amount] | None:
+def consumed_capacity(requests: Mapping[str, str | int | float], device: SliceDevice) -> dict[str, Amount] | None:
     """The amount of each capacity of the device, or None if its policies or sizes rule the request out."""
     capacities = device.capacity or {}
     if any(name not in capacities for name in requests):

@@ -12,11 +12,11 @@ from berth.api.devices import (
     DeviceClass,
     DeviceConstraint,
     DeviceRequest,
-    DeviceSelector,
     DeviceSubRequest,
     DeviceTaint,
     DeviceToleration,
     ExactDeviceRequest,
+    ExpressionSelector,
     ResourceClaim,
     refusal,
 )
@@ -209,7 +209,7 @@ class _Compiler:
         return made
 
     def _selectors(
-        self, whose: str, selectors: Iterable[DeviceSelector] | None, where: str
+        self, whose: str, selectors: Iterable[ExpressionSelector] | None, where: str
     ) -> Iterator[tuple[str, int]]:
         for n, each in enumerate(selectors or ()):
             if each.cel is None:

@@ -8,7 +8,7 @@ from typing import Final
 
 from berth.api.devices import DeviceAttribute
 from berth.cel.errors import CELError
-from berth.cel.selector import Attribute, Selector, compile_selector
+from berth.cel.selector import Attribute, DeviceSelector, compile_selector
 from berth.cel.selector import Device as AskedDevice
 from berth.cel.values import Failed, Quantity, Semver
 from berth.cluster.devices.pools import DevicePools, PooledDevice
@@ -79,7 +79,7 @@ class Answers:
         return evaluation.matches if evaluation.error is None else f"CEL runtime error: {evaluation.error.reason}"
 
 
-def _compiled(expression: str) -> Selector | str:
+def _compiled(expression: str) -> DeviceSelector | str:
     """The selector, or the error that stands for every answer."""
     try:
         return compile_selector(expression)
@@ -135,7 +135,7 @@ _Reader = Callable[[PooledDevice], Hashable]
 class _Reads:
     """What an expression reads: ``key`` is equal for alike devices. None of both if it may read whole maps."""
 
-    def __init__(self, compiled: Selector | str) -> None:
+    def __init__(self, compiled: DeviceSelector | str) -> None:
         paths = [] if isinstance(compiled, str) else sorted(compiled.reads.paths)
         readers = [each for path in paths if (each := _reader(path)) is not None]
         self.key: _Reader | None = None
