@@ -316,3 +316,14 @@ def test_a_search_ends_after_its_steps():
     world = world_of(devices, [claim_of("c", [exactly("r", 11), exactly("s", 2)], constraints)])
     outcome, _, _ = searched(world, ["c"])
     assert outcome == Rejected(TOO_MANY_STEPS)
+
+
+def test_an_alternative_with_too_many_devices_is_left_at_once():
+    """Twenty and thirteen devices are more than a claim may have: no other twenty are tried."""
+    devices = [{"name": f"d{i:02}", "attributes": {"numa": {"int": i}}} for i in range(40)]
+    alternatives = [{"name": f"a{n}", "deviceClassName": "gpu", "count": n} for n in (20, 2)]
+    requests = [{"name": "r", "firstAvailable": alternatives}, exactly("s", 13)]
+    world = world_of(devices, [claim_of("c", requests, [{"distinctAttribute": f"{DRIVER}/numa"}])])
+    outcome, _, _ = searched(world, ["c"], most_steps=500)
+    assert [len(each) for each in outcome.choices] == [15]
+    assert outcome.alternatives == {(0, 0): 1}
