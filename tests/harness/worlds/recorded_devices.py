@@ -33,8 +33,8 @@ from berth.plugins.dynamicresources.plugin import (
     RESERVED,
     DynamicResources,
     DynamicResourcesArgs,
-    FreeClaim,
 )
+from berth.plugins.dynamicresources.writes import FreeClaim
 from berth.plugins.registry import BUILT_IN
 from harness.builders.objects import first_attempt
 

@@ -17,7 +17,8 @@ from berth.framework.cycle import rank
 from berth.framework.events import Action, ClusterEvent, Resource
 from berth.framework.interface import SNAPSHOT
 from berth.framework.status import Code, CycleState
-from berth.plugins.dynamicresources.plugin import CreateClaim, DynamicResources, DynamicResourcesArgs, ReserveClaim
+from berth.plugins.dynamicresources.plugin import DynamicResources, DynamicResourcesArgs
+from berth.plugins.dynamicresources.writes import CreateClaim, ReserveClaim
 from harness.builders.objects import a_pod, first_attempt, pod_requesting
 from harness.builders.profiles import default_profile
 from harness.worlds.queueing_hints import may_help

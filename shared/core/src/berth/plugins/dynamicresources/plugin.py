@@ -18,7 +18,7 @@ from typing import ClassVar, Final
 import numpy as np
 
 from berth.api.config.types import Point
-from berth.api.devices import AllocationResult, ContainerExtendedResourceRequest, ResourceClaim
+from berth.api.devices import AllocationResult, ResourceClaim
 from berth.api.pod import Pod
 from berth.api.resources import may_be_served
 from berth.api.selectors import NodeTerms, compile_node_selector
@@ -62,6 +62,7 @@ from berth.plugins.dynamicresources.extended import ExtendedClaim, extended_clai
 from berth.plugins.dynamicresources.requests import CLAIM, PlanError
 from berth.plugins.dynamicresources.results import allocation_of, chosen_alternative
 from berth.plugins.dynamicresources.search import MOST_POINTS
+from berth.plugins.dynamicresources.writes import ClaimWrite, CreateClaim, FreeClaim, ReserveClaim
 from berth.plugins.factory import Args, PluginFactory, with_args
 from berth.plugins.matching import terms_mask
 
@@ -82,36 +83,6 @@ class DynamicResourcesArgs(Args, frozen=True, kw_only=True):
     """Has no effect: the search on a node ends after a fixed number of steps, the same in every process."""
     binding_timeout: timedelta = timedelta(minutes=10)
     """Wait of a pod on its node for its devices to be bound, at least a second. Ten minutes, as in kube-scheduler."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReserveClaim:
-    """Add the finalizer, the allocation (unless the claim has one already) and the pod's reservation."""
-
-    claim: ClaimName
-    allocation: AllocationResult | None
-    pod: ClaimName
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreateClaim:
-    """Create the claim for extended resources, reserve it, and report the mappings in the pod's status."""
-
-    claim: ResourceClaim
-    allocation: AllocationResult
-    pod: ClaimName
-    mappings: tuple[ContainerExtendedResourceRequest, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FreeClaim:
-    """Clear the claim's allocation and reservations; ``is_deleted``: then delete it, without its finalizer."""
-
-    claim: ClaimName
-    is_deleted: bool = False
-
-
-ClaimWrite = ReserveClaim | CreateClaim
 
 
 @dataclass(slots=True, eq=False)
