@@ -139,15 +139,17 @@ class Bars:
         self._number = number
         self._bars: dict[int, _Bar] = {}
 
-    def count(self, at: float, decided: DecidedAttempt) -> None:
+    def count(self, at: float, decided: DecidedAttempt, *, is_repeated: bool) -> None:
         place = int(at) // self._step
-        if len(self._bars) > 2 * self._number and place not in self._bars:
-            del self._bars[min(self._bars)]
-        bar = self._bars.setdefault(place, _Bar())
+        bar = self._bars.get(place)
+        if bar is None:
+            if len(self._bars) > 2 * self._number:
+                del self._bars[min(self._bars)]
+            bar = self._bars[place] = _Bar()
         bar.outcomes[decided.outcome] += 1
         _count_name(bar.profiles, decided.profile)
         _count_name(bar.namespaces, decided.namespace)
-        bar.repeated += (_number_of(decided.attempt) or 1) > 1
+        bar.repeated += is_repeated
 
     def figures(self, end: int, times: Iterable[StageSeconds], known_from: float) -> DecisionFigures:
         """Counts of the bars that begin before ``end``, in Unix seconds."""
@@ -212,8 +214,9 @@ class DecisionLog:
         self._dropped += len(self._arrived) == KEPT
         self._arrived.append((at, decided))
         self._known_from = min(self._known_from, at)
+        is_repeated = (_number_of(decided.attempt) or 1) > 1
         for bars in self._bars:
-            bars.count(at, decided)
+            bars.count(at, decided, is_repeated=is_repeated)
 
     def lines(self) -> list[DecisionLine]:
         """The last lines made by :meth:`new_lines`."""
