@@ -1,4 +1,4 @@
-"""Write generated files: tables of configuration.md and security.md, schemas, plots and flame graphs in docs/pictures.
+"""Write generated files: tables of configuration.md and security.md, schemas, and the drawings in docs/pictures.
 
     .venv/bin/python docs/generate [FOLDER]
 
@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import configuration
+import dashboards
 import flames
 import plots
 import schemas
@@ -23,7 +24,7 @@ def main(folder: Path) -> None:
     """Write every file."""
     pages = {"configuration.md": configuration.with_tables, "security.md": security.with_tables}
     tables = {name: with_tables((DOCS / name).read_text()) for name, with_tables in pages.items()}
-    made = {**tables, **schemas.files(), **plots.files(DOCS), **flames.files(DOCS)}
+    made = {**tables, **schemas.files(), **plots.files(DOCS), **flames.files(DOCS), **dashboards.files(DOCS)}
     for name, text in made.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)

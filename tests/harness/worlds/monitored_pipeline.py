@@ -68,6 +68,10 @@ class Monitored:
         answer = await self._get("query", query=expression)
         return answer["data"]["result"]
 
+    async def ask_range(self, **params: str) -> dict:
+        """The answer to a query over a time: `query`, `start`, `end`, `step`."""
+        return await self._get("query_range", **params)
+
     async def firing(self) -> dict[str, list[dict[str, str]]]:
         """The labels of alerts that fire now, by name."""
         found: dict[str, list[dict[str, str]]] = {}
