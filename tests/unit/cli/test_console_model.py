@@ -372,6 +372,25 @@ def test_processes_and_streams_are_listed_with_their_lag(watched):
     assert (kept.is_slow, kept.consumers) == (False, [])
 
 
+def test_what_processes_say_of_themselves_is_bounded(watched):
+    long = "x" * 100_000
+    stats = {
+        "configuration": long,
+        "readiness": long,
+        "gone": [{"service": long, "identity": long, "seconds": 1.0}],
+        long: long,
+    }
+    many = [
+        ServiceInstance(service=long, identity=f"{number}{long}", version=long, stats=stats) for number in range(300)
+    ]
+    consumers = [ConsumerState(name="c", undelivered=1, unacknowledged=1, redelivered=1)] * 300
+    state = StreamState(
+        stream=PENDING, messages=1, bytes=1, last_sequence=1, now=NOW, first_time=NOW, consumers=consumers
+    )
+    watched.model.services_answered([*services(**stats), *many], [state])
+    assert len(msgspec.json.encode(watched.changes().services)) < 1_000_000
+
+
 def test_a_bus_that_is_away_is_said_and_what_was_there_stays(watched):
     watched.model.disconnected("connection refused", at=100.0)
     watched.model.disconnected("connection refused again", at=160.0)

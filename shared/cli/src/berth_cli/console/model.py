@@ -12,7 +12,15 @@ import msgspec
 
 from berth.bus.interface import ServiceInstance, StoredMessage, StreamState
 from berth.settings.settings import process_label, short_identity
-from berth_cli.console.decisionlog import DeadKept, DeadLetters, DeadLine, DecisionFigures, DecisionLine, DecisionLog
+from berth_cli.console.decisionlog import (
+    NAME_CHARACTERS,
+    DeadKept,
+    DeadLetters,
+    DeadLine,
+    DecisionFigures,
+    DecisionLine,
+    DecisionLog,
+)
 from berth_cli.console.nodetable import NodeChanges, NodeFacts, NodeLoad, NodeTable, TrafficSample
 from berth_cli.console.shadowlog import DifferenceLine, ShadowLine, ShadowLog
 from berth_cli.mirror import MirrorReader
@@ -32,7 +40,8 @@ from berth_cli.services import (
     seen,
 )
 
-MOST_SENTENCES: Final = 50  # processes and sentences per frame
+MOST_SENTENCES: Final = 50  # per frame
+MOST_PROCESSES: Final = 200  # per frame, and consumers of a stream
 SENTENCE_CHARACTERS: Final = 600
 LONGER_REFRESH_SECONDS: Final = 5.0  # between two refreshes of the counts of 15 minutes and an hour
 
@@ -200,7 +209,7 @@ class ConsoleModel:
             window=dict(statistics.window) if statistics else {},
             draining=is_draining(processes),
             attention=[text[:SENTENCE_CHARACTERS] for text in attention(processes)[:MOST_SENTENCES]],
-            processes=lines[:MOST_SENTENCES],
+            processes=lines[:MOST_PROCESSES],
             streams=[_stream_line(state) for state in streams],
         )
 
@@ -305,20 +314,21 @@ class ConsoleModel:
 
 def _process_line(one: Seen, instance: ServiceInstance) -> ProcessLine:
     return ProcessLine(
-        name=process_label(one.service, one.name),
-        service=one.service,
+        name=process_label(one.service, one.name)[:NAME_CHARACTERS],
+        service=one.service[:NAME_CHARACTERS],
         state=activity(one)[:SENTENCE_CHARACTERS],
         leads=one.statistics.leading is not None,
         ready=one.statistics.readiness == READY,
-        version=instance.version,
-        configuration=one.statistics.configuration,
+        version=instance.version[:NAME_CHARACTERS],
+        configuration=one.statistics.configuration[:NAME_CHARACTERS],
         figures=figures(instance.stats)[:SENTENCE_CHARACTERS],
     )
 
 
 def _silent_line(one: Gone) -> ProcessLine:
     name, state = process_label(one.service, short_identity(one.identity)), f"silent for {duration(one.seconds)}"
-    return ProcessLine(name=name, service=one.service, state=state, ready=False, silent=True)
+    who, service = name[:NAME_CHARACTERS], one.service[:NAME_CHARACTERS]
+    return ProcessLine(name=who, service=service, state=state, ready=False, silent=True)
 
 
 def _stream_line(state: StreamState) -> StreamLine:
@@ -335,6 +345,6 @@ def _stream_line(state: StreamState) -> StreamLine:
                 unacknowledged=each.unacknowledged,
                 redelivered=each.redelivered,
             )
-            for each in state.consumers
+            for each in state.consumers[:MOST_PROCESSES]
         ],
     )
