@@ -220,6 +220,9 @@ def chosen(trials: list[Trial]) -> list[Trial]:
 
 FOUND: Final = frozenset(
     {
+        "podInitialBackoffSeconds: least int64",
+        "podMaxBackoffSeconds: least int64",
+        "NetworkTraffic timeRange: int64",
         "podInitialBackoffSeconds: int64",
         "podMaxBackoffSeconds: int64",
         "NetworkTraffic range: 100,000 digits of an exponent",

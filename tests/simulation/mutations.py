@@ -957,6 +957,9 @@ ELSEWHERE: Final[dict[str, str]] = {
         "integration/binder/test_progress.py"
         "::test_important_pod_is_bound_behind_more_waiting_pods_than_messages_are_held"
     ),
+    "of rankings that no pod waits for few are examined (5.9): about cost": (
+        "integration/binder/test_service_under_faults.py::test_of_rankings_that_no_pod_waits_for_few_are_examined"
+    ),
     "an attempt on which no scorer works is followed by the next after 10 s (3.5): a run waits for longer": (
         "unit/watcher/test_attempts.py::test_attempt_whose_scorer_goes_is_followed_by_the_next_within_ten_seconds"
     ),

@@ -80,6 +80,24 @@ async def test_publishes_under_way_when_the_server_dies_all_end(session, own_nat
     assert {type(result) for result in results} == {BusLostError}
 
 
+async def test_a_subscription_with_a_limit_ends_at_some_bytes_until_the_limit_is_renewed(
+    session, own_nats_server, monkeypatch
+):
+    monkeypatch.setattr("berth.bus.connection.LIMIT_BYTES", 300_000)
+    monkeypatch.setattr("berth.bus.connection.LIMIT_SECONDS", 1.0)
+    sender = await new_session(own_nats_server)
+    received: list[int] = []
+    await session.subscribe("berth.announce.>", lambda _subject, data, _headers: received.append(len(data)), most=1000)
+    for _ in range(20):
+        await sender.broadcast("berth.announce.berth-scorer.one", bytes(100_000))
+    async with asyncio.timeout(LONG):
+        while received[-1:] != [1]:
+            await sender.broadcast("berth.announce.berth-scorer.late", b"x")
+            await asyncio.sleep(0.1)
+    assert received.count(100_000) == 3
+    await sender.close()
+
+
 async def test_a_consumer_that_is_busy_keeps_its_connection_though_large_messages_wait(session):
     """More than `max_pending` of them: the server closes the connection of a client for which so much waits."""
     for number in range(50):

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from bench.floods import floods
+from bench.floods import DIGITS, floods
 from berth_cli.pipeline.accounts import publishes, users
 from harness.servers.bus_users import inbox_of
 
@@ -29,7 +29,7 @@ def test_all_that_a_user_may_publish_is_flooded(user):
 
 def test_every_line_is_one_of_the_protocol_with_its_length():
     for flood in floods():
-        for line in flood.lines:
+        for line in (each.replace(b"{n}", b"0" * DIGITS) for each in flood.lines):
             command, _, rest = line.partition(b"\r\n")
             if command.startswith(b"PUB ") and flood.name != "payloads above the limit":
                 assert rest == rest[: int(command.split()[-1])] + b"\r\n", flood.title

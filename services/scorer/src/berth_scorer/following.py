@@ -19,9 +19,9 @@ from berth_scorer.events import DecisionsRead, LiveDataRead, MirrorRead, PeerRan
 # DECISIONS is read back this many lifetimes of a proposal, so that no decided proposal counts.
 DECISIONS_READ: Final = 2
 
-# Copies of RANKED in 5 s: ten times what a binder binds. Beyond it NATS sends none until the time is over, because a
+# Copies of RANKED in 5 s: twice what a binder binds. Beyond it NATS sends none until the time is over, because a
 # flood of a hostile scorer would take this scorer's time, or end its connection.
-MOST_COPIES: Final = 10_000
+MOST_COPIES: Final = 5_000
 
 Put = Callable[[ReadEvent], None]
 

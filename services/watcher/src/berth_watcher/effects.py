@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
@@ -62,9 +61,6 @@ log = get_logger()
 # Lease yet is not ready.
 TAKEOVER: Final = "takeover"
 FULL_SECONDS: Final = 1.0  # until a key that NATS had no room for is written again
-# Writes of keys without an answer, of the tens of thousands of a start: half of what NATS lets wait for a stream
-# (`max_buffered_msgs`). It drops what comes beyond that.
-MOST_WRITES: Final = 512
 RETRY_SECONDS: Final = 0.2  # until a request without an answer is repeated
 # The streams that hold an attempt's messages, in the order in which they move.
 WORK_QUEUES: Final[Mapping[WorkQueue, str]] = {"pending": PENDING, "ranked": RANKED}
@@ -89,8 +85,6 @@ class EffectRunner:
         self._process = process
         self._inbox = inbox
         self._logs_steps = process.settings.log.verbosity >= V_STEP
-        self._writes: deque[WriteKey] = deque()  # that wait for an answer to another
-        self._unanswered = 0
         # Called with the sequence of each own write of cluster.
         self.on_own_entry: Callable[[int], None] = lambda _sequence: None
 
@@ -189,15 +183,8 @@ class EffectRunner:
 
     def _write(self, effect: WriteKey) -> None:
         # Without a task, because a start writes tens of thousands.
-        if self._unanswered >= MOST_WRITES:
-            self._writes.append(effect)
-            return
-        self._unanswered += 1
 
         def on_answer(answer: int | BerthError) -> None:
-            self._unanswered -= 1
-            if self._writes and not isinstance(answer, BusLostError):
-                self._write(self._writes.popleft())
             if isinstance(answer, int):
                 self.on_own_entry(answer)
             self._on_written(effect.key, answer)

@@ -23,6 +23,7 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription as NatsSubscription
 
 from berth.bus.interface import (
+    LIMIT_BYTES,
     LIMIT_SECONDS,
     BusLostError,
     BusRefusedError,
@@ -109,6 +110,7 @@ class Subscription:
     is_active: bool = True
     of_library: NatsSubscription | None = None
     most: int = 0  # messages until the server sends no more; 0 is no limit
+    size: int = 0  # bytes received since the limit was renewed
 
 
 class Connection:
@@ -345,13 +347,26 @@ class Connection:
             self._outbox.put(self._resubscribe, (subscription,))
             self._loop.call_later(LIMIT_SECONDS, self._renew, subscription)
 
+    def _is_too_much(self, subscription: Subscription, size: int) -> bool:
+        """Whether the messages since the limit was renewed have too many bytes; then the server sends no more either.
+
+        It counts messages only, and closes a connection for which `max_pending` bytes wait.
+        """
+        before, subscription.size = subscription.size, subscription.size + size
+        if before <= LIMIT_BYTES < subscription.size:
+            self._outbox.put(self._unsubscribe, (subscription,))
+        return subscription.size > LIMIT_BYTES
+
     async def _resubscribe(self, subscription: Subscription) -> None:
         await self._unsubscribe(subscription)
+        subscription.size = 0
         await self._subscribe(subscription)
 
     async def _subscribe(self, subscription: Subscription) -> None:
         async def on_message(message: Msg) -> None:
             if not subscription.is_active or self.lost.is_set():
+                return
+            if subscription.most and self._is_too_much(subscription, len(message.data)):
                 return
             try:
                 subscription.listener(message)

@@ -99,6 +99,11 @@ def _check_identity(document: dict[str, object], problems: Problems) -> None:
         problems.append(f"kind: want {KIND!r}, got {kind!r}")
 
 
+def _backoff(seconds: int) -> timedelta:
+    # A value out of range is a problem already; no timedelta holds each of them.
+    return timedelta(seconds=min(max(seconds, 1), _LONGEST_BACKOFF))
+
+
 def _complete(file: File, plugged: PluginSetting, problems: Problems) -> KubeSchedulerConfiguration:
     if file.parallelism is not None and file.parallelism <= 0:
         problems.add("parallelism", "more than 0", file.parallelism)
@@ -120,8 +125,8 @@ def _complete(file: File, plugged: PluginSetting, problems: Problems) -> KubeSch
         leader_election=_leader_election(file.leader_election, problems),
         client_connection=_client_connection(file.client_connection, problems),
         percentage_of_nodes_to_score=percentage,
-        pod_initial_backoff=timedelta(seconds=min(initial, _LONGEST_BACKOFF)),
-        pod_max_backoff=timedelta(seconds=min(longest, _LONGEST_BACKOFF)),
+        pod_initial_backoff=_backoff(initial),
+        pod_max_backoff=_backoff(longest),
         ignored=_ignored(file, plugged.known),
         is_partial=plugged.is_partial,
     )

@@ -28,6 +28,7 @@ RELATIVE: Final = "Relative"
 CAPACITY: Final = "Capacity"
 _SHORTEST_RANGE: Final = timedelta(seconds=5)
 _LONGEST_RANGE: Final = timedelta(days=1)
+_MOST_MINUTES: Final = 1440
 _SHORTEST_AGE: Final = timedelta(minutes=5)
 _LABEL: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
@@ -214,8 +215,8 @@ def _expression_problems(text: str, path: str) -> list[str]:
 
 def _range_problems(args: NetworkTrafficArgs, path: str) -> list[str]:
     problems = []
-    if args.time_range is not None and not timedelta(minutes=1) <= timedelta(minutes=args.time_range) <= _LONGEST_RANGE:
-        problems.append(f"{path}.timeRange: want 1..1440 (minutes), got {args.time_range}")
+    if args.time_range is not None and not 1 <= args.time_range <= _MOST_MINUTES:
+        problems.append(f"{path}.timeRange: want 1..{_MOST_MINUTES} (minutes), got {args.time_range}")
     if args.range is not None and not _SHORTEST_RANGE <= args.range <= _LONGEST_RANGE:
         problems.append(f"{path}.range: want 5s..24h, got {args.range.total_seconds():g}s")
     if args.maximum_age is not None and args.maximum_age < _SHORTEST_RANGE:
