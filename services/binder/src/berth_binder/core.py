@@ -5,8 +5,7 @@ its Binding is posted. The API's answer becomes a Decision, and the message is a
 (docs/protocol.md, 5 and 6).
 
 Messages are examined in stream order, each when another request may be in flight, so that the check sees the newest
-state. A pod without an answer to its Binding stays assumed and pauses; the pods behind it go on. While the API server
-does not answer at all, messages are examined one at a time, with pauses.
+state. A pod without an answer to its Binding stays assumed and pauses; the pods behind it go on.
 """
 
 from __future__ import annotations
@@ -586,7 +585,7 @@ class BinderCore:
         return self._examine(attempt, now)  # meanwhile the node may be gone, or full
 
     def _after_nominating(self, attempt: BindingAttempt, answer: NominationAnswer, now: float) -> list[Effect]:
-        """Go on with the wait, also after a rejection: the nomination only informs others."""
+        """Wait, also after a rejection: the nomination only informs others."""
         steps = attempt.steps
         if answer.is_open or steps is None:
             return self._back_off(attempt, answer, now)
@@ -604,10 +603,7 @@ class BinderCore:
         return [*self._suspects.clear(attempt.uid), *aside]
 
     def _wait_for_plugin(self, attempt: BindingAttempt, steps: PluginSteps, status: Status, now: float) -> list[Effect]:
-        """Pause after a plugin's WAIT: the pod stays assumed, and another pod may be in flight instead.
-
-        The end of the pod ends the pause, because others may wait for its room.
-        """
+        """Pause after a plugin's WAIT: the pod stays assumed, and another pod may be in flight instead."""
         self._cache.await_pod(attempt.uid)
         aside = self._queue.wait_for_plugin(attempt, steps, status, now)
         published: list[Effect] = [] if attempt.is_waiting else [self._publish_waiting(attempt, now)]

@@ -119,7 +119,7 @@ class BinderEffects:
         return None
 
     async def _ask(self, effect: AskAboutEvictions) -> None:
-        """Ask extenders. Any exception is an answer that keeps no eviction."""
+        """Any exception is an answer that keeps no eviction."""
         pod = effect.pod
         try:
             evictions = await self._extenders.ask_about_evictions(pod, effect.candidates, effect.victims)
@@ -309,8 +309,8 @@ _FORGOTTEN: Final = 3 * REDELIVERY
 class AheadMessages:
     """Messages of RANKED that only a newer binder may understand: of a newer schema, or of a profile added there.
 
-    They are redelivered for a while, because such a binder may lead soon. Any scorer can write them, so time and bytes
-    are bounded: RANKED must keep room for all other pods. Pure, the clock is injected.
+    They are redelivered for a while, because such a binder may lead soon. Time and bytes are bounded, because any
+    scorer can write them. Pure, the clock is injected.
     """
 
     def __init__(self, ranked_bytes: int) -> None:

@@ -273,7 +273,7 @@ class BinderEpoch:
         return LiveDataReader(self._parts.cache.snapshot.live, sources)
 
     async def _finish(self) -> None:
-        """Start no more requests, and wait for those in flight as long as the settings allow."""
+        """Wait for requests in flight, as long as the settings allow."""
         self._core.close()
         try:
             async with asyncio.timeout(self._parts.settings.finish.total_seconds()):

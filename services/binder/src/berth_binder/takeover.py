@@ -3,9 +3,7 @@
 In this order (docs/protocol.md, 5): delete the consumers of former epochs; fence every unbound pod that may have a POST
 in flight; wait until the own watch has reached the fences' versions; create the epoch's own consumer.
 
-The fence, a status condition with the epoch (docs/protocol.md, 5, *Fence*), changes the pod's resourceVersion, which
-every Binding names, so the API server rejects the Bindings of former leaders. After a release of the Lease with every
-request answered, no fence is needed.
+After a release of the Lease with every request answered, no fence (5.4) is needed.
 """
 
 from __future__ import annotations

@@ -163,7 +163,7 @@ class ScorerEffects:
             self._put(DeadLetterStored(sequence=effect.held.sequence, is_stored=is_stored))
 
     async def _ask(self, effect: AskExtenders) -> None:
-        """Ask extenders. Any exception is an error of the pod."""
+        """Any exception is an error of the pod."""
         held = effect.held
         try:
             extension = await self._extenders.ask(held.pending.pod, effect.to_extend, effect.nodes)
@@ -273,8 +273,7 @@ def log_ranking(message: Ranked, headers: Mapping[str, str]) -> None:
 class SentRankings:
     """This scorer's rankings on their way through RANKED.
 
-    Their proposals count since the ranking, so their copies are skipped undecoded, which saves an eighth of a single
-    scorer's time.
+    Their proposals count since the ranking, so their copies are skipped undecoded.
     """
 
     # More than are on their way at once. Beyond it the oldest is forgotten, because its copy may be lost.

@@ -254,9 +254,7 @@ class _Decided:
 class DecidedAttempts:
     """Attempts with a final Decision, whose redeliveries are only acknowledged. Bounded in time and number.
 
-    A redelivery comes within ack_wait (30 s); ``REMEMBERED_SECONDS`` is four times that, and the limit holds more at
-    800 pods a second. A later redelivery is examined again, with the same outcome (bound or gone), because the API
-    shows it.
+    A later redelivery is examined again, with the same outcome (bound or gone), because the API shows it.
     """
 
     REMEMBERED_SECONDS: Final = 120.0

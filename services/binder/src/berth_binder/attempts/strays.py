@@ -14,9 +14,8 @@ STRAYS_BURST: Final = 256
 class Strays:
     """The budget for rankings of pods that the watch does not show. Beyond it they are acknowledged unread.
 
-    So a message without a pod costs what a look at its subject costs, and one with a pod is examined next, however many
-    others come. A pod whose ranking is lost in this way is ranked again (docs/protocol.md, 3.8). Pure, the clock is
-    injected.
+    So messages with a pod are examined next, however many others come. A pod whose ranking is lost in this way is
+    ranked again (docs/protocol.md, 3.8). Pure, the clock is injected.
     """
 
     def __init__(self) -> None:

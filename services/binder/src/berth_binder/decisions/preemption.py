@@ -1,8 +1,8 @@
 """Chooses the pods to evict, and gives the verdict after the evictions (docs/protocol.md, 5.16).
 
 A scorer only asks for evictions: the binder searches its own cache for the cheapest ones, and evicts no pod if the
-preemptor fits without. The scorer's node decides between equally good ones. If extenders filter evictions, they are
-asked which of the cheapest ones they keep, and the binder evicts the best of those that its cache still confirms.
+preemptor fits without. The scorer's node decides between equally good ones. Extenders are asked which of the cheapest
+ones they keep; of these, the best one that the cache confirms is made.
 """
 
 from __future__ import annotations
@@ -100,7 +100,6 @@ class PreemptionCheck:
         return is_useless and not self._is_being_vacated(pod, nominated, profile)
 
     def _without_eviction(self, pod: Pod, profile: Profile) -> Verdict | None:
-        """A conflict if a node fits without an eviction."""
         # Extenders may have rejected every node that passes the filters, so a passing node proves no fit.
         if profile.is_extended(pod):
             return None

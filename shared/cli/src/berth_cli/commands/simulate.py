@@ -189,7 +189,6 @@ def _simulate(configuration: KubeSchedulerConfiguration, options: _Options) -> b
 
 
 def _print(reports: Iterator[PodReport], options: _Options, simulation: Simulation) -> ReportCounts:
-    """Print the reports: each JSON document at once, the table at the end."""
     counts, rows = ReportCounts(), []
     for report in reports:
         counts.add(report)

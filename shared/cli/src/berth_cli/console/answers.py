@@ -45,7 +45,7 @@ MOST_ON_A_NODE: Final = 1000  # pods of a node that the page lists; Kubernetes s
 
 
 async def why_json(session: Session, name: PodName, snapshot: Snapshot) -> Document:
-    """The document of ``berth why -o json`` with its sentences. Only the bus is asked, never the API server.
+    """The document of ``berth why -o json`` with its sentences, from the bus only.
 
     Raises:
         NotFoundError: neither a Decision, nor the leading watcher, nor the mirror has the pod.

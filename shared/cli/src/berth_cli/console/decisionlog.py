@@ -225,7 +225,7 @@ class DecisionLog:
     def new_lines(self, creation_of: CreationOf) -> tuple[list[DecisionLine], int]:
         """The lines since the last call, and the number of those left out.
 
-        A Decision is held until the next call, when the mirror has the pod and its creation time.
+        A Decision is held for one call, until the mirror has its pod.
         """
         ready, self._held, self._arrived = self._held, self._arrived, deque(maxlen=KEPT)
         left_out, self._dropped = self._dropped + max(0, len(ready) - MOST_IN_A_FRAME), 0
@@ -313,7 +313,6 @@ def _line_of(at: float, decided: DecidedAttempt, creation_of: CreationOf) -> Dec
 
 
 def _stage_seconds(line: DecisionLine) -> tuple[float | None, float | None, float | None]:
-    """Seconds from creation to PENDING, to RANKED, and to the Decision."""
     return (
         None if (waited := _between(line.created, line.asked)) is None else float(int(waited)),
         _between(line.asked, line.ranked),

@@ -2,8 +2,7 @@
 
 Each scorer has a view again (:class:`berth.ranking.view.View`). Before a ranking, it reads the mirror, Decisions and
 live data up to the message's ``positions``, and its peers' rankings up to ``received``. Then the scorer's own code runs
-(:class:`berth.ranking.ranker.Ranker`). Afterwards the recorded ranking counts, so that one difference does not cause
-others.
+(:class:`berth.ranking.ranker.Ranker`). Afterwards the recorded ranking counts.
 """
 
 from __future__ import annotations

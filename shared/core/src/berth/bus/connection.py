@@ -75,8 +75,8 @@ _WILDCARD_TOKENS: Final = re.compile(r"(?:[^\s.*>]+|\*)(?:\.(?:[^\s.*>]+|\*))*(?
 class ReadingClient(Client):
     """nats-py's client, reading malformed headers and subjects too: the library would stop reading at them.
 
-    Otherwise anybody who may publish could end every session that receives the message, and a stored message would end
-    each new session too. These are the only private names of nats-py in berth (docs/adr/0008).
+    Otherwise anybody who may publish could end every session that receives the message. These are the only private
+    names of nats-py in berth (docs/adr/0008).
     """
 
     async def _process_headers(self, headers: bytes | None) -> dict[str, str] | None:

@@ -1,8 +1,8 @@
 """A profile: the plugins for the pods of one scheduler name, by extension point, with their weights.
 
 It also has ``percentageOfNodesToScore``: how many feasible nodes are enough, and which. Filters run on all nodes at
-once, which costs less than stopping early; the percentage saves scoring. Nodes are chosen for scoring as if they had
-been filtered one after another from where the last pod's search ended, so that every node is scored in turn.
+once; the percentage saves scoring. Nodes are chosen for scoring as if they had been filtered one after another from
+where the last pod's search ended, so that every node is scored in turn.
 """
 
 # Extension points are abstract; their types are compared here, never instantiated.

@@ -142,8 +142,6 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     count at its choice minus ``pods``. ``place``, in Decisions only, is its place in RANKED if others before it are
     left out; 0 otherwise. ``details`` are plugins' explanations of its points (a sample's value and age). Only the
     first few of RANKED have ``scores`` and ``details``.
-
-    Python's garbage collection skips them (``gc=False``): RANKED has 32 or 64, and they cannot be part of a cycle.
     """
 
     node: Name

@@ -201,7 +201,6 @@ def _largest_groups(failing: Mask, among: Mask) -> Iterator[tuple[list[bool], Ma
 
 
 def _failing(wanted: Sequence[Expression], nodes: Nodes) -> Mask:
-    """bool[expressions, nodes]: nodes that do not satisfy an expression."""
     terms = (NodeTerm((), (each,)) if is_name else NodeTerm((each,)) for each, is_name in wanted)
     failing: Mask = np.array([~term_mask(term, nodes) for term in terms], dtype=np.bool_)
     return failing.reshape(-1, len(nodes))
