@@ -14,6 +14,7 @@ from berth.kube.client import KubeClient
 from berth.kube.credentials import KubeCredentials
 from berth.kube.errors import refusal
 from berth.kube.kubeconfig import Kubeconfig, source_for
+from berth_cli.rendering import note
 
 # By the path that lists them in all namespaces: apiVersion and kind. Limit ranges and quotas only cause a note.
 LISTED: Final = {
@@ -35,7 +36,7 @@ class _ListPage(msgspec.Struct):
 
 
 async def read_cluster(kubeconfig: Path | None, context: str | None) -> bytes:
-    """A List of all objects that a ranking reads.
+    """A List of all objects that a ranking reads; a note names the cluster.
 
     Raises:
         KubeconfigError: unusable, or without this context.
@@ -43,8 +44,10 @@ async def read_cluster(kubeconfig: Path | None, context: str | None) -> bytes:
         ApiRefusedError: a kind may not be listed.
     """
     source = Kubeconfig(kubeconfig, context=context) if context else source_for(kubeconfig)
-    async with KubeClient(await KubeCredentials.from_source(source), user_agent="berth-export") as client:
+    credentials = await KubeCredentials.from_source(source)
+    async with KubeClient(credentials, user_agent="berth-export") as client:
         items = [each for path in LISTED async for each in _objects(client, path)]
+    note(f"read {len(items)} objects of the cluster at {credentials.server}")
     return msgspec.json.encode({"apiVersion": "v1", "kind": "List", "items": items})
 
 
