@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -14,7 +14,6 @@ from berth.kube.client import KubeClient
 from berth.kube.credentials import KubeCredentials
 from berth.kube.errors import refusal
 from berth.kube.kubeconfig import Kubeconfig, source_for
-from berth_cli.rendering import note
 
 # By the path that lists them in all namespaces: apiVersion and kind. Limit ranges and quotas only cause a note.
 LISTED: Final = {
@@ -26,6 +25,13 @@ _PAGE: Final = 500  # objects, as kubectl asks for
 _PAGE_BYTES: Final = 1 << 29  # an object has at most 1.5 MB
 
 
+class RunningCluster(NamedTuple):
+    """All objects of a running cluster that a ranking reads."""
+
+    objects: bytes  # a List
+    summary: str  # how many objects, of which cluster
+
+
 class _ListMetadata(msgspec.Struct, rename="camel"):
     continue_: str = msgspec.field(default="", name="continue")
 
@@ -35,8 +41,8 @@ class _ListPage(msgspec.Struct):
     metadata: _ListMetadata = msgspec.field(default_factory=_ListMetadata)
 
 
-async def read_cluster(kubeconfig: Path | None, context: str | None) -> bytes:
-    """A List of all objects that a ranking reads; a note names the cluster.
+async def read_cluster(kubeconfig: Path | None, context: str | None) -> RunningCluster:
+    """List all objects that a ranking reads.
 
     Raises:
         KubeconfigError: unusable, or without this context.
@@ -47,8 +53,10 @@ async def read_cluster(kubeconfig: Path | None, context: str | None) -> bytes:
     credentials = await KubeCredentials.from_source(source)
     async with KubeClient(credentials, user_agent="berth-export") as client:
         items = [each for path in LISTED async for each in _objects(client, path)]
-    note(f"read {len(items)} objects of the cluster at {credentials.server}")
-    return msgspec.json.encode({"apiVersion": "v1", "kind": "List", "items": items})
+    return RunningCluster(
+        objects=msgspec.json.encode({"apiVersion": "v1", "kind": "List", "items": items}),
+        summary=f"{len(items)} objects of the cluster at {credentials.server}",
+    )
 
 
 async def _objects(client: KubeClient, path: str) -> AsyncIterator[dict[str, Any]]:

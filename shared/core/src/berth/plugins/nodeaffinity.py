@@ -59,8 +59,8 @@ _TERM_BYTES: Final = 500  # of a compiled term
 _MAX_SENTENCES: Final = 2  # sets of expressions with a sentence: those of most nodes, in all and per term
 # Terms compared with each node to find the closest one; a pod with more gets no sentence.
 _MAX_COMPARED: Final = 16
-# Indexed terms of a pod: as many as it may have (docs/limits.md). Pods with more are found by every event, and together
-# may have more terms than are kept.
+# Indexed terms of a pod: as many as it may have (docs/configuration.md). Pods with more are found by every event,
+# and together may have more terms than are kept.
 _MAX_INDEXED: Final = 1000
 
 
