@@ -121,7 +121,7 @@ class NatsSettings:
     it `east-PENDING` and `east.berth.pending`. The same in all services and commands."""
     domain: Annotated[str, readers.domain] = ""
     """JetStream domain of the streams. Empty: the server's own. `berth` for scorers, the collector and people, who
-    reach the streams from accounts of their own. Any other domain is NATS's, such as the domain of a leaf node's hub."""
+    reach the streams from accounts of their own. Any other domain is NATS's, such as the hub's of a leaf node."""
     token: Annotated[Secret | None, readers.secret] = None
     """A token instead of user and password; BERTH_NATS_TOKEN_FILE names a file with it."""
     credentials_file: Annotated[Path | None, readers.existing_file] = None
