@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Final
 
 from berth.api.config.configuration import KubeSchedulerConfiguration
+from berth.api.kinds import NODE
 from berth.bus.interface import (
     Bus,
     Deliveries,
@@ -101,13 +102,14 @@ async def serve(
     process.health.condition("leadership", "waiting to lead as binder")  # before the bus alone makes it ready
     profiles = dict(profiles_of(configuration, process.settings.numbers.plugin_deadline))
     cache, client = Cache(schedulers=profiles.keys()), clients.api
-    called = [extender for extender in configuration.extenders if extender.bind_verb or extender.preempt_verb]
+    called = [extender for extender in configuration.extenders if extender.bind_verb or extender.filters]
+    filtering = [extender for extender in called if extender.filter_verb]
     extenders = Extenders(called, process.metrics, keeps_connections=False)
     parts = BinderParts(
         process=process,
         client=client,
         cache=cache,
-        informers=cluster_informers(client, partial(observe, cache), process),
+        informers=cluster_informers(client, partial(observe, cache), process, filtering, whole=(NODE,)),
         recorder=EventRecorder(clients.events, process, EventBudget(settings.events)),
         progress=Progress(process.health, process.clock, limit=settings.stalled),
         profiles=profiles,
