@@ -32,7 +32,7 @@ from berth_binder.events import (
 )
 from berth_binder.settings import CoreSettings
 from harness.plugins.long_runs import often
-from harness.worlds.binder_bench import BACKOFF, PROFILE, Bench, labelled, make_pod, nominated, posts, ranked
+from harness.worlds.binder_bench import BACKOFF, PROFILE, Bench, labelled, make_pod, nominated, posts, ranked, reads
 
 HOSTNAME = "kubernetes.io/hostname"
 MOST = 2**63 - 1
@@ -451,6 +451,51 @@ def test_no_more_pods_are_asked_about_at_once_than_the_bound_and_all_are_in_the_
         bench.handle(EvictionsAnswered(pod=one.pod, evictions=Evictions()))
     late = [each for each in bench.wait(1.1) if isinstance(each, AskAboutEvictions)]
     assert len({one.pod.uid for one in (*asked, *late)}) == MOST_QUESTIONS + 2
+
+
+def test_a_pod_asked_about_again_keeps_its_place_among_those_asked_about(bench):
+    filtered(bench, preempt_verb="preempt")
+    pods = [bench.show(important_named(f"vip-{number}")) for number in range(MOST_QUESTIONS + 1)]
+    asked = [node_question(bench.take(proposing(pod, "n2"))) for pod in pods]
+    assert asked.pop() is None
+    bench.reads_preemptors = False
+    assert reads(filtering(bench, asked[0])) == ["vip-0"]
+    assert reads(bench.wait(1.0)) == [], "none takes its place"
+    assert question(bench.reading(pods[0], pods[0])) is not None, "about evictions"
+    assert reads(filtering(bench, asked[1], "free-1")) == ["vip-1"]
+    bench.reading(pods[1], pods[1])
+    assert bench.outcomes[-1] == Outcome.CONFLICT
+    assert reads(bench.wait(1.1)) == [f"vip-{MOST_QUESTIONS}"]
+
+
+def test_pods_being_read_count_among_those_asked_about(bench):
+    extended(bench)
+    bench.reads_preemptors = False
+    pods = [bench.show(important_named(f"vip-{number}")) for number in range(MOST_QUESTIONS + 1)]
+    assert reads(bench.take(proposing(pods[0], "n2"))) == ["vip-0"]
+    asked = []
+    for pod in pods[1:]:
+        effects = bench.take(proposing(pod, "n2"))
+        if reads(effects):
+            asked.append(question(bench.reading(pod, pod)))
+    assert len(asked) == MOST_QUESTIONS - 1
+    assert question(bench.reading(pods[0], pods[0])) is not None
+
+
+def test_a_pod_that_cannot_be_read_leaves_its_place_among_those_asked_about(bench):
+    extended(bench)
+    bench.reads_preemptors = False
+    for number in range(MOST_QUESTIONS):
+        pod = bench.show(important_named(f"vip-{number}"))
+        bench.take(proposing(pod, "n2"))
+        bench.reading(pod, None, *([503] if number % 2 else []))
+    pod = bench.show(important_named("vip"))
+    bench.take(proposing(pod, "n2"))
+    assert question(bench.reading(pod, pod)) is not None
+
+
+def important_named(name: str) -> Pod:
+    return make_pod(name, spec={"priority": 1000})
 
 
 def test_pods_of_a_slow_extender_hold_up_no_question_to_others(bench):

@@ -111,7 +111,7 @@ class BinderCore:
         self._queue = BindingQueue(self._settings)
         self._attempts: dict[str, BindingAttempt] = {}
         self._in_flight: set[str] = set()  # uids of pods with a request in flight, at most one a pod
-        # By uid of a pod about which extenders are asked before evictions, the extenders. The pod is not in flight.
+        # Extenders that are asked before a pod's evictions, by its uid: from its reading until it is decided or paused.
         self._asked: dict[str, tuple[str, ...]] = {}
         # Pods in flight that an extender binds. They take no place, so that a slow extender delays no other Binding.
         self._at_extender: set[str] = set()
@@ -357,9 +357,11 @@ class BinderCore:
     def _read_preemptor(self, attempt: BindingAttempt, now: float) -> list[Effect]:
         """Ask the API server for the pod, not a watch: a deleted or changed pod must not evict others."""
         profile = self._profiles[attempt.latest.ranked.profile]
-        extenders = profile.asked_before_evictions(attempt.pod) if attempt.answered is None else ()
-        if extenders and [*self._asked.values()].count(extenders) >= MOST_QUESTIONS:
-            return [*self._suspects.clear(attempt.uid), *self._queue.wait_to_ask(attempt, now)]
+        extenders = profile.asked_before_evictions(attempt.pod)
+        if extenders and attempt.uid not in self._asked:
+            if [*self._asked.values()].count(extenders) >= MOST_QUESTIONS:
+                return [*self._suspects.clear(attempt.uid), *self._queue.wait_to_ask(attempt, now)]
+            self._asked[attempt.uid] = extenders
         return self._read(attempt)
 
     def _go_to(self, found: Found, attempt: BindingAttempt, now: float) -> list[Effect]:
@@ -373,13 +375,10 @@ class BinderCore:
 
     def _ask(self, attempt: BindingAttempt, question: EvictionQuestion | NodeQuestion, now: float) -> list[Effect]:
         """Ask extenders before an eviction. Other pods go on meanwhile; then the pod is examined again."""
-        profile = self._profiles[attempt.latest.ranked.profile]
-        self._asked[attempt.uid] = profile.asked_before_evictions(attempt.pod)
         aside = self._queue.wait_for_answer(attempt, now)
         return [*self._suspects.clear(attempt.uid), *aside, attempt.begin_asking(question)]
 
     def _on_extenders(self, event: EvictionsAnswered | NodesAnswered, now: float) -> list[Effect]:
-        self._asked.pop(event.pod.uid, None)
         attempt = self._attempts.get(event.pod.uid)
         if attempt is not None and attempt.phase is AttemptPhase.ASKING:
             attempt.answered = event
@@ -409,6 +408,7 @@ class BinderCore:
 
     def _reject(self, attempt: BindingAttempt, pod: Pod) -> list[Effect]:
         self._queue.waiting.remove(attempt.uid)
+        self._asked.pop(attempt.uid, None)
         del self._attempts[attempt.uid]
         return [
             *self._suspects.clear(attempt.uid),
@@ -601,13 +601,19 @@ class BinderCore:
 
     # Pauses.
 
+    def _end_questions(self, attempt: BindingAttempt) -> None:
+        """Free the pod's place among those asked about; an answer may be old when the pod goes on."""
+        self._asked.pop(attempt.uid, None)
+        attempt.answered = None
+
     def _back_off(self, attempt: BindingAttempt, answer: RequestAnswer | None, now: float) -> list[Effect]:
-        attempt.answered = None  # it may be old when the pod goes on
+        self._end_questions(attempt)
         aside = self._queue.back_off(attempt, answer, now)
         return [*self._suspects.clear(attempt.uid), *aside]
 
     def _wait_for_plugin(self, attempt: BindingAttempt, steps: PluginSteps, status: Status, now: float) -> list[Effect]:
         """Pause after a plugin's WAIT: the pod stays assumed, and another pod may be in flight instead."""
+        self._end_questions(attempt)
         self._cache.await_pod(attempt.uid)
         aside = self._queue.wait_for_plugin(attempt, steps, status, now)
         published: list[Effect] = [] if attempt.is_waiting else [self._publish_waiting(attempt, now)]
@@ -653,6 +659,7 @@ class BinderCore:
         is_unschedulable = verdict.outcome is Outcome.UNSCHEDULABLE
         is_useless = is_unschedulable and self._preemption.nomination_is_useless(ranked, attempt.pod, profile)
         attempt.undecided = None
+        self._asked.pop(attempt.uid, None)
         if verdict.outcome is Outcome.BOUND:
             self._cache.finish_binding(attempt.uid)
             if attempt.steps is not None:

@@ -55,6 +55,7 @@ class TakenOver:
     consumer: str  # to read from
     # Sequence of the last message that a crashed former leader left, because one of them may have crashed it; 0: none.
     left: int
+    stored: int  # sequence of RANKED's last message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +89,8 @@ class Takeover:
             await asyncio.sleep(RETRY_SECONDS)
         await self.session.put(CONTROL, FENCED_KEY, str(self.epoch).encode())
         log.info("taken over", epoch=self.epoch, fenced=fenced)
-        return TakenOver(consumer=consumer, left=left)
+        stored = (await self.session.state(RANKED)).last_sequence
+        return TakenOver(consumer=consumer, left=left, stored=stored)
 
     async def _delete_former_consumers(self) -> None:
         for name in former_consumers(await self.session.consumers(RANKED), self.epoch):

@@ -7,7 +7,7 @@ from typing import Final
 # Rankings a second that are examined although the watch shows no such pod: an honest one is of a pod that the watch
 # shows next, or does not show any more. Each may cost a request to the API server, a dead letter or a Decision.
 STRAYS_PER_SECOND: Final = 20.0
-# Of these at once: more than a takeover finds. One whose pod waits after all is not counted.
+# Of these at once. One whose pod waits after all is not counted.
 STRAYS_BURST: Final = 256
 
 
