@@ -212,6 +212,19 @@ def test_a_reader_that_starts_takes_no_fact_that_has_ended():
 
 
 @settings(deadline=None)
+@given(stamps=st.lists(st.integers(0, 600), min_size=1, max_size=20), seconds=st.integers(0, 900))
+def test_a_fact_ends_five_minutes_after_its_time_also_when_the_clock_of_nats_fell_back(stamps, seconds):
+    """Another server leads the stream, and its clock is behind: a later fact has an earlier time."""
+    snapshot = Snapshot()
+    for number, stamp in enumerate(stamps):
+        snapshot.live.set_fact("disk", f"n{number}", msgspec.Raw(b"1"), stored_at=float(stamp))
+    snapshot.live.observe_time(float(seconds))
+    facts = snapshot.live.facts("disk")
+    assert not any(f"n{number}" in facts for number, stamp in enumerate(stamps) if seconds - stamp > 300)
+    assert all(f"n{number}" in facts for number in range(len(stamps)) if seconds - min(stamps[number:]) <= 300)
+
+
+@settings(deadline=None)
 @given(
     writes=st.lists(st.tuples(st.integers(0, 200), st.sampled_from("abc"), st.none() | st.integers(0, 9)), max_size=30),
     early=st.integers(0, 30),

@@ -300,6 +300,7 @@ class Session(Protocol):
             TooLargeError: above ``max_message_bytes``. The message was not sent.
             BusRefusedError: this client may not publish there.
             StoreFullError: the server or the stream has no room.
+            BusyError: more messages arrive for the stream than the server stores.
             TemporaryError: the server is not ready.
         """
         ...

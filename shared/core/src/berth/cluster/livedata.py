@@ -86,6 +86,11 @@ class LiveData:
         if fact is not None:
             self._facts.setdefault(source, {})[node] = fact
             size = memoryview(fact).nbytes + len(node)
+            # A new leader of the stream may have a clock that is behind. Facts before this one must not outlive it.
+            for key in reversed(self._written):
+                if self._written[key].stored_at <= stored_at:
+                    break
+                self._written[key] = self._written[key]._replace(stored_at=stored_at)
             self._written[source, node] = _Written(stored_at=stored_at, size=size)
             self._fact_bytes += size
         self._end_facts()
