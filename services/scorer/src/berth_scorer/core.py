@@ -29,6 +29,8 @@ from berth.ranking.view import LIFETIME, View
 from berth_scorer.events import (
     AckPending,
     ClearSuspect,
+    CopiesMissed,
+    CountMissedCopies,
     CountSuspect,
     DeadLetterStored,
     DecisionsRead,
@@ -276,6 +278,9 @@ class ScorerCore:
                 return _reports([problem] if problem else [], stored.subject)
             case OwnRankingRead():
                 view.counted_ranked(event.sequence)
+            case CopiesMissed():
+                view.missed_ranked(event.sequence)
+                return [CountMissedCopies(count=event.count)]
             case RankedStored():
                 return self._end(event.sequence, is_answered=True)
             case RankedNotStored():

@@ -40,6 +40,7 @@ from berth_scorer.events import (
     AckPending,
     AskExtenders,
     ClearSuspect,
+    CountMissedCopies,
     CountSuspect,
     DeadLetterStored,
     Effect,
@@ -109,7 +110,7 @@ class ScorerEffects:
             logs_steps=process.settings.log.verbosity >= V_STEP,
         )
 
-    def carry_out(self, effect: Effect) -> Coroutine[Any, Any, None] | None:  # noqa: C901 - one case an effect
+    def carry_out(self, effect: Effect) -> Coroutine[Any, Any, None] | None:  # noqa: C901, PLR0912 - one case an effect
         match effect:
             case PublishRanked():
                 self.publisher.publish_soon(effect)
@@ -131,6 +132,8 @@ class ScorerEffects:
                 return self._publish_dead_letter(effect)
             case AskExtenders():
                 return self._ask(effect)
+            case CountMissedCopies(count=count):
+                self._metrics.count("berth_copies_missed_total", count)
             case CountSuspect():
                 return self._count_try(effect)
             case ClearSuspect():

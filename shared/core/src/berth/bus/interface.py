@@ -82,7 +82,8 @@ class MissingError(TemporaryError):
 
 # After this time a subscription with a limit gets messages again.
 LIMIT_SECONDS: Final = 5.0
-# Bytes of the messages of such a subscription in that time: three times what rankings take at 500 pods a second.
+# Bytes of such a subscription's messages in that time, as many as may wait for a connection (`max_pending`): rankings
+# of 3 KB take them at 1,000 pods a second.
 LIMIT_BYTES: Final = 16 * 1024 * 1024
 
 _AROUND_HEADERS: Final = len("NATS/1.0\r\n\r\n")

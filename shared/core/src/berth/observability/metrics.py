@@ -49,6 +49,7 @@ CounterName = Literal[
     "berth_shadow_comparisons_total",
     "berth_shadow_refusals_total",
     "berth_shadow_skipped_total",
+    "berth_copies_missed_total",
 ]
 
 
@@ -377,6 +378,10 @@ METRICS: Final[dict[str, Metric]] = {
         labels=("reason",),
         meaning="Live rankings that a shadow did not compare: busy, missed, profile, extenders, live, undecided.",
         values=("busy", "missed", "profile", "extenders", "live", "undecided"),
+    ),
+    "berth_copies_missed_total": Metric(
+        kind="counter",
+        meaning="Rankings that did not reach a scorer, and do not count there: NATS sends 5,000, or 16 MiB, in 5 s.",
     ),
     "berth_shadow_points_apart": Metric(
         kind="histogram",
