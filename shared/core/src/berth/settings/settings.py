@@ -113,7 +113,7 @@ class NatsSettings:
     user: Annotated[str | None, readers.text] = None
     """User name; one user per service, with permissions for its subjects. None: a server without users."""
     password: Annotated[Secret | None, readers.secret] = None
-    """The user's password; BERTH_NATS_PASSWORD_FILE names a file with it."""
+    """The user's password; `BERTH_NATS_PASSWORD_FILE` names a file with it."""
     inbox_prefix: Annotated[str, readers.subject_prefix] = DEFAULT_INBOX_PREFIX
     """Prefix of reply subjects. Default: NATS's own. Use one per user if each may read only its own replies."""
     prefix: Annotated[str, readers.berth_prefix] = ""
@@ -123,7 +123,7 @@ class NatsSettings:
     """JetStream domain of the streams. Empty: the server's own. `berth` for scorers, the collector and people, who
     reach the streams from accounts of their own. Any other domain is NATS's, such as the hub's of a leaf node."""
     token: Annotated[Secret | None, readers.secret] = None
-    """A token instead of user and password; BERTH_NATS_TOKEN_FILE names a file with it."""
+    """A token instead of user and password; `BERTH_NATS_TOKEN_FILE` names a file with it."""
     credentials_file: Annotated[Path | None, readers.existing_file] = None
     """A .creds file (JWT and seed) instead of user and password. Read at each connect, so that it can be replaced."""
     nkey_seed_file: Annotated[Path | None, readers.existing_file] = None
