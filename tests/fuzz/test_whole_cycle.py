@@ -37,6 +37,7 @@ FOUND: Final = frozenset(
         "node, status.allocatable.pods: above int64 as text",
         "node, metadata.name: 100,000 digits as text",
         "pod, metadata.name: 100,000 digits as text",
+        "pod, spec.affinity.podAntiAffinity.preferredDuringSchedulingIgnoredDuringExecution.*.weight: least int32",
     }
 )
 """What broke something once."""

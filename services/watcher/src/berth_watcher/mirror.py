@@ -1,13 +1,10 @@
 """The mirror: keeps the bucket ``cluster`` equal to the parts of the cluster that plugins read.
 
 Each key has a desired value, the value that the bucket is known to hold, and at most one write in flight; further
-changes are written together. An entry read back that differs from the desired value is overwritten: a write of a lower
-term, or an own write stored after its timeout (docs/protocol.md, 3). An entry of a higher term ends this watcher's
-term.
+changes are written together. An entry read back that differs from the desired value is overwritten (docs/protocol.md,
+3). An entry of a higher term ends this watcher's term.
 
 Large objects are written in a smaller form (``berth.api.trimming``), so that a few hundred pods cannot fill the bucket.
-A pod above LARGE_POD_BYTES loses the fields that no plugin reads of a placed pod; above MOST_POD_BYTES, as any object
-above the bus's maximum payload, it loses more, with one warning.
 """
 
 from __future__ import annotations
