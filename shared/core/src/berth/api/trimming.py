@@ -284,6 +284,7 @@ def with_effective_requests(pod: Pod) -> Pod:
         start_time=reported.start_time,
         conditions=reported.conditions,
         resource_claim_statuses=reported.resource_claim_statuses,
+        extended_resource_claim_status=reported.extended_resource_claim_status,
     )
     return Pod(metadata=pod.metadata, spec=spec, status=status, whole=pod.whole)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from berth.api.devices import AllocationResult, ContainerExtendedResourceRequest, ResourceClaim
+from berth.api.devices import AllocationResult, ResourceClaim
+from berth.api.pod import ContainerExtendedResourceRequest
 from berth.framework.interface import ClaimName
 
 
