@@ -159,12 +159,56 @@ def test_devices_given_to_administrators_are_free():
     assert not ledger_with(claim_with("x", adminAccess=True))[0].is_owned("d/p/x")
 
 
-def test_a_status_replaces_an_assumption():
+def allocation(*devices: str) -> AllocationResult:
+    return claim_with(*devices).status.allocation or AllocationResult()
+
+
+def test_a_status_counts_in_place_of_an_assumption_as_long_as_it_shows_an_allocation():
     ledger, snapshot = ledger_with()
-    ledger.assume("c", claim_with("y").status.allocation or AllocationResult())
+    claims = snapshot.objects(ResourceClaim)
+    ledger.assume("c", allocation("y"), "pod")
     assert ledger.owners_of("d/p/y") == ("c",)
-    snapshot.objects(ResourceClaim).set("c", claim_with("x"))
-    assert (ledger.owners_of("d/p/x"), ledger.owners_of("d/p/y"), ledger.is_assumed("c")) == (("c",), (), False)
+    claims.set("c", claim_with("x"))
+    assert (ledger.owners_of("d/p/x"), ledger.owners_of("d/p/y")) == (("c",), ())
+    claims.set("c", without_allocation("c"))
+    assert (ledger.owners_of("d/p/x"), ledger.owners_of("d/p/y")) == ((), ("c",))
+    claims.remove("c")
+    assert (ledger.owners_of("d/p/y"), ledger.assumed("c")) == ((), None)
+
+
+def without_allocation(name: str) -> ResourceClaim:
+    return msgspec.convert({"metadata": {"name": name, "uid": name, "namespace": "x"}}, ResourceClaim)
+
+
+def test_an_assumption_ends_with_the_last_pod_that_holds_it():
+    ledger, _ = ledger_with()
+    for pod in ("one", "two"):
+        ledger.assume("c", allocation("y"), pod)
+    assert ledger.owners_of("d/p/y") == ("c",)
+    ledger.forget("c", "one")
+    assert ledger.owners_of("d/p/y") == ("c",)
+    ledger.forget("c", "two")
+    assert (ledger.owners_of("d/p/y"), ledger.assumed("c")) == ((), None)
+
+
+def test_the_claim_that_the_watch_has_shown_first_has_the_device():
+    ledger, snapshot = ledger_with()
+    for version, name in ((5, "first"), (6, "second")):
+        ledger.version = version
+        snapshot.objects(ResourceClaim).set(name, claim_with("x", name=name))
+    assert (ledger.earlier_owner("first"), ledger.earlier_owner("second")) == (None, ("d/p/x", "first"))
+    assert (ledger.conflicts.count, ledger.conflicts.last) == (1, ("d/p/x", "first", "second"))
+
+
+def test_of_two_claims_in_one_list_none_is_the_first():
+    ledger, _ = ledger_with(claim_with("x", name="a"), claim_with("x", name="b"))
+    assert (ledger.earlier_owner("a"), ledger.earlier_owner("b")) == (("d/p/x", "b"), ("d/p/x", "a"))
+
+
+def test_what_is_only_assumed_is_no_earlier_owner():
+    ledger, _ = ledger_with(claim_with("x", name="a"))
+    ledger.assume("b", allocation("x"), "pod")
+    assert ledger.earlier_owner("a") is None
 
 
 def class_named(name: str, made: str, resource: str) -> DeviceClass:

@@ -15,10 +15,9 @@ from berth.api.pod import Pod, PodResourceClaim, PodResourceClaimStatus
 from berth.cluster.devices.ledger import DeviceLedger
 from berth.framework.cycle import rank
 from berth.framework.events import Action, ClusterEvent, Resource
-from berth.framework.interface import SNAPSHOT
+from berth.framework.interface import SNAPSHOT, ClaimName, CreateClaim, ReleaseClaim
 from berth.framework.status import Code, CycleState
 from berth.plugins.dynamicresources.plugin import DynamicResources, DynamicResourcesArgs
-from berth.plugins.dynamicresources.writes import CreateClaim, ReserveClaim
 from harness.builders.objects import a_pod, first_attempt, pod_requesting
 from harness.builders.profiles import default_profile
 from harness.worlds.queueing_hints import may_help
@@ -151,25 +150,75 @@ def test_reserve_fails_where_the_devices_are_gone():
 def test_a_claim_in_flight_is_shared_by_the_next_pod():
     """kube-scheduler rejects it with `is in the process of being allocated` (137617)."""
     world = world_of([slice_of("n1", gpus(1)), slice_of("n2", gpus(1))], claim_of("a"))
-    reserved(world, pod_with("a"))
+    plugin, state = reserved(world, pod_with("a"))
     other = pod_with("a", name="other")
     assert nodes_for(world, other) == ["n1"]
-    plugin, state = reserved(world, other)
-    assert [(type(each), each.allocation) for each in plugin.claim_writes(state, other)] == [(ReserveClaim, None)]
+    _, others_state = reserved(world, other)
+    assert plugin.writes(state, pod_with("a"), "n1") == plugin.writes(others_state, other, "n1")
+    plugin.unreserve(state, pod_with("a"), "n1")
+    assert DeviceLedger.of(world.snapshot).is_owned(f"{DRIVER}/n1/gpu-0")
+    plugin.unreserve(others_state, other, "n1")
+    assert not DeviceLedger.of(world.snapshot).is_owned(f"{DRIVER}/n1/gpu-0")
 
 
-def test_claims_are_written_in_the_pods_order_and_awaited():
+def name_of(claim: str) -> ClaimName:
+    return ClaimName(namespace="default", name=claim, uid=f"uid-{claim}")
+
+
+def test_what_a_pod_has_been_given_is_released_and_what_was_idle_stays():
+    world, pod = world_of([slice_of("n1", gpus(3))], claim_of("a"), claim_of("idle"), claim_of("used")), pod_with("a")
+    owner = pod_with("idle", "used", name="owner")
+    plugin, state = reserved(world, owner)
+    idle, used = (each.allocation for each in plugin.writes(state, owner, "n1"))
+    plugin.finish_binding(state, owner, "n1")
+    world.set_status("default/idle", {"allocation": msgspec.to_builtins(idle), "reservedFor": []})
+    show(world, "used", used, owner)
+    pod = pod_with("a", "idle", "used")
+    plugin, state = reserved(world, pod)
+    assert [each.allocation is None for each in plugin.writes(state, pod, "n1")] == [False, True, True]
+    assert plugin.releases(state, pod, "n1") == (
+        ReleaseClaim(claim=name_of("a"), clears=True),
+        ReleaseClaim(claim=name_of("idle"), clears=False),
+        ReleaseClaim(claim=name_of("used"), clears=False),
+    )
+
+
+def test_an_allocation_that_is_reserved_for_the_pod_already_was_made_for_it():
+    """By a former binder, which ended before the Binding."""
+    world, pod = world_of([slice_of("n1", gpus(1))], claim_of("a")), pod_with("a")
+    plugin, state = reserved(world, pod)
+    (write,) = plugin.writes(state, pod, "n1")
+    plugin.unreserve(state, pod, "n1")
+    show(world, "a", write.allocation, pod)
+    plugin, state = reserved(world, pod)
+    assert plugin.writes(state, pod, "n1") == ()
+    assert plugin.releases(state, pod, "n1") == (ReleaseClaim(claim=name_of("a"), clears=True),)
+
+
+def test_a_device_that_another_scheduler_gave_first_is_not_used():
+    world, pod = world_of([slice_of("n1", gpus(1))], claim_of("a"), claim_of("other")), pod_with("a")
+    plugin, state = reserved(world, pod)
+    (write,) = plugin.writes(state, pod, "n1")
+    show(world, "other", write.allocation, pod_with("other", name="other"))
+    show(world, "a", write.allocation, pod)
+    status = plugin.pre_bind(state, pod, "n1")
+    reason = f"device {DRIVER}/n1/gpu-0 was given to another claim by another scheduler"
+    assert (status.code, status.reasons) == (Code.UNSCHEDULABLE, (reason,))
+
+
+def test_claims_are_written_in_the_pods_order():
     world = world_of([slice_of("n1", gpus(2))], claim_of("a"), claim_of("b"))
     pod = pod_with("b", "a")
     plugin, state = reserved(world, pod)
-    writes = plugin.claim_writes(state, pod)
+    writes = plugin.writes(state, pod, "n1")
     devices = [each.allocation.devices.results[0].device for each in writes if each.allocation is not None]
     assert ([each.claim.name for each in writes], devices) == (["b", "a"], ["gpu-0", "gpu-1"])
-    assert plugin.pre_bind(state, pod, "n1").code is Code.WAIT
     for each in writes:
         show(world, each.claim.name, each.allocation, pod)
     assert plugin.pre_bind(state, pod, "n1").is_success
-    assert plugin.claim_writes(state, pod) == ()
+    assert plugin.writes(state, pod, "n1") == ()
+    world.apply({**claim_of("a"), "status": {}})
+    assert plugin.pre_bind(state, pod, "n1").reasons == ("claim default/a got deallocated elsewhere in the meantime",)
 
 
 def show(world: DeviceWorld, name: str, allocation: Any, pod: Pod, **status: Any) -> None:
@@ -179,15 +228,19 @@ def show(world: DeviceWorld, name: str, allocation: Any, pod: Pod, **status: Any
     world.set_status(f"default/{name}", shown)
 
 
-def test_an_assumption_outlives_other_changes_of_the_claim_but_not_its_allocation():
+def test_an_assumption_outlives_what_the_watch_shows_of_the_claim():
     world = world_of([slice_of("n1", gpus(2))], claim_of("a"))
     plugin, state = reserved(world, pod_with("a"))
     ledger = DeviceLedger.of(world.snapshot)
     world.apply(claim_of("a", annotations={"finalizer": "added"}))
     assert ledger.owners_of(f"{DRIVER}/n1/gpu-0") == ("uid-a",)
-    (write,) = plugin.claim_writes(state, pod_with("a"))
+    (write,) = plugin.writes(state, pod_with("a"), "n1")
     show(world, "a", write.allocation, pod_with("a"))
-    assert (ledger.is_assumed("uid-a"), ledger.owners_of(f"{DRIVER}/n1/gpu-0")) == (False, ("uid-a",))
+    assert ledger.owners_of(f"{DRIVER}/n1/gpu-0") == ("uid-a",)
+    world.apply({**claim_of("a"), "status": {}})
+    assert ledger.owners_of(f"{DRIVER}/n1/gpu-0") == ("uid-a",)
+    plugin.finish_binding(state, pod_with("a"), "n1")
+    assert ledger.owners_of(f"{DRIVER}/n1/gpu-0") == ()
 
 
 CONDITIONS = {"bindingConditions": ["ok"], "bindingFailureConditions": ["bad"], "bindsToNode": True}
@@ -207,7 +260,7 @@ CONDITIONS = {"bindingConditions": ["ok"], "bindingFailureConditions": ["bad"], 
 def test_pre_bind_waits_for_binding_conditions(condition, now, code, text):
     world, pod = world_of([slice_of("n1", [{"name": "gpu-0", **CONDITIONS}])], claim_of("a")), pod_with("a")
     plugin, state = reserved(world, pod)
-    (write,) = plugin.claim_writes(state, pod)
+    (write,) = plugin.writes(state, pod, "n1")
     found = [{"type": condition[0], "status": condition[1], "reason": "R", "message": "M"}] if condition else []
     device = {"driver": DRIVER, "pool": "n1", "device": "gpu-0", "conditions": found}
     show(world, "a", write.allocation, pod, devices=[device])
@@ -224,10 +277,29 @@ def test_an_extended_resource_of_a_class_becomes_a_claim_of_the_pod():
     pod = pod_requesting(**{"example.com/gpu": "2"})
     assert nodes_for(world, pod) == ["n1"]
     plugin, state = reserved(world, pod)
-    (write,) = plugin.claim_writes(state, pod)
+    (write,) = plugin.writes(state, pod, "n1")
     assert isinstance(write, CreateClaim)
     assert [each.device for each in write.allocation.devices.results or ()] == ["gpu-0", "gpu-1"]
     assert [each.request_name for each in write.mappings] == ["container-0-request-0"]
+
+
+def test_the_claim_for_extended_resources_has_one_name_and_its_devices_count_once():
+    world = world_of([slice_of("n1", gpus(2))], gpu={"extendedResourceName": "example.com/gpu"})
+    pod = pod_requesting(**{"example.com/gpu": "2"})
+    plugin, state = reserved(world, pod)
+    (write,) = plugin.writes(state, pod, "n1")
+    assert isinstance(write, CreateClaim)
+    assert nodes_for(world, pod) == ["n1"], "it keeps its node, though all devices are in use"
+    made = msgspec.to_builtins(write.claim)
+    made["metadata"] |= {"uid": "uid-made"}
+    world.apply({"kind": "ResourceClaim", **made})
+    assert nodes_for(world, pod) == ["n1"], "its own claim is not one of an earlier cycle"
+    show(world, write.claim.metadata.name, write.allocation, pod)
+    assert plugin.pre_bind(state, pod, "n1").is_success
+    plugin.finish_binding(state, pod, "n1")
+    assert DeviceLedger.of(world.snapshot).owners_of(f"{DRIVER}/n1/gpu-0") == ("uid-made",)
+    name = ClaimName(namespace="default", name=write.claim.metadata.name, uid="")
+    assert plugin.releases(state, pod, "n1") == (ReleaseClaim(claim=name, clears=True, is_deleted=True),)
 
 
 def test_a_changed_class_is_seen_at_once():
@@ -264,7 +336,7 @@ def test_each_device_has_its_own_value_of_a_distinct_attribute():
     constraints = [{"distinctAttribute": f"{DRIVER}/numa"}]
     world = world_of([slice_of("n1", devices)], claim_of("a", request, constraints=constraints))
     plugin, state = reserved(world, pod_with("a"))
-    (write,) = plugin.claim_writes(state, pod_with("a"))
+    (write,) = plugin.writes(state, pod_with("a"), "n1")
     assert write.allocation is not None
     assert [each.device for each in write.allocation.devices.results or ()] == ["gpu-0", "gpu-1", "gpu-3"]
 

@@ -41,7 +41,8 @@ from typing import Any, ClassVar, Final, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from berth.api.pod import Pod
+from berth.api.devices import AllocationResult, ResourceClaim
+from berth.api.pod import ContainerExtendedResourceRequest, Pod
 from berth.cluster.nodes import Mask, NodeInfo, Nodes, NodesWithAnother, RejectedNodes, RemovedPods, RowIndex
 from berth.cluster.pods import PlacedPod, Trait
 from berth.cluster.snapshot import Snapshot
@@ -379,6 +380,11 @@ class PostFilterPlugin(Plugin):
         found = None if asked else self.choose(pod, proposed, diagnosis, dry_run)
         return [] if found is None else [found]
 
+    def claim_to_free(self, state: CycleState, pod: Pod) -> ReleaseClaim | None:
+        """Called by the binder when no node is feasible by its own cache: a claim whose devices keep the pod out."""
+        del state, pod
+        return None
+
 
 class PreScorePlugin(Plugin):
     """Prepares scoring; may leave the plugin's Score out."""
@@ -460,6 +466,10 @@ class ReservePlugin(Plugin):
     def unreserve(self, state: CycleState, pod: Pod, node: str) -> None:
         """The assumed pod is forgotten. Called in reverse order, even without a call of this plugin's ``reserve``."""
 
+    def finish_binding(self, state: CycleState, pod: Pod, node: str) -> None:
+        """The pod is bound. By default nothing is done."""
+        del state, pod, node
+
 
 @dataclass(frozen=True, slots=True)
 class Permission:
@@ -479,7 +489,7 @@ class PermitPlugin(Plugin):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimName:
-    """A PersistentVolumeClaim. The uid distinguishes it from a later claim of the same name."""
+    """A PersistentVolumeClaim or ResourceClaim. The uid distinguishes it from a later claim of the same name."""
 
     namespace: str
     name: str
@@ -502,17 +512,52 @@ class SelectNode:
     node: str
 
 
-Write = KeepVolume | SelectNode
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReserveClaim:
+    """Write a ResourceClaim's finalizer and allocation, and the pod's reservation.
+
+    ``allocation``: None if the claim has one already, which another scheduler or an earlier pod has written.
+    """
+
+    claim: ClaimName
+    allocation: AllocationResult | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateClaim:
+    """Create the ResourceClaim of the pod's extended resources, reserve it, and name it in the pod's status."""
+
+    claim: ResourceClaim  # its uid is unknown
+    allocation: AllocationResult
+    mappings: tuple[ContainerExtendedResourceRequest, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseClaim:
+    """Take the pod's reservation of a ResourceClaim back.
+
+    ``clears``: the allocation too, unless another pod has reserved it. ``is_deleted``: delete the claim then, which the
+    pod controls; its uid may be unknown (empty).
+    """
+
+    claim: ClaimName
+    clears: bool
+    is_deleted: bool = False
+
+
+Write = KeepVolume | SelectNode | ReserveClaim | CreateClaim
 
 
 class PreBindPlugin(Plugin):
     """Work that must be done before the Binding. Called by the binder after Permit.
 
-    ``wait_seconds``: longest time of WAIT, after which the pod is rejected with ``too_late``.
+    ``wait_seconds``: longest time of WAIT, after which the pod is rejected with ``too_late``; the outcome is an error
+    with ``late_is_error``.
     """
 
     wait_seconds: float = inf
     too_late: str = "PreBind was not done in time"
+    late_is_error: ClassVar[bool] = False
 
     def writes(self, state: CycleState, pod: Pod, node: str) -> tuple[Write, ...]:
         """Requests that the binder sends to the API server first; by default none.
@@ -522,9 +567,14 @@ class PreBindPlugin(Plugin):
         del state, pod, node
         return ()
 
+    def releases(self, state: CycleState, pod: Pod, node: str) -> tuple[ReleaseClaim, ...]:
+        """What takes the writes back. The binder sends it, if it has sent writes, before Unreserve."""
+        del state, pod, node
+        return ()
+
     @abstractmethod
     def pre_bind(self, state: CycleState, pod: Pod, node: str) -> Status:
-        """Success, WAIT (not yet: the binder calls it again), or a rejection, after which the pod is unreserved."""
+        """Success, WAIT (not yet: the binder calls it again), a rejection or an error: then the pod is unreserved."""
 
 
 @dataclass(frozen=True, slots=True)

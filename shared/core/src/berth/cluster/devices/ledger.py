@@ -1,14 +1,15 @@
 """The device ledger: which claims have which devices, shares and capacities.
 
-A claim counts once: by the allocation in its status, else by the one that this process has assumed (an allocation in
-flight, or in a scorer a proposal). An assumption ends when the status shows an allocation, or when it is forgotten;
-other changes of the claim leave it, because berth's own finalizer write is one. Devices given for administration do not
-count.
+A claim counts once: by the allocation in its status, else by the one that this process has assumed for pods (an
+allocation in flight, or in a scorer a proposal). An assumption ends when the last of these pods forgets it, or with the
+claim. Nothing that a watch shows in between ends it: berth's own finalizer write is a change of the claim, and a pod
+that fails may take back the allocation that another one still needs. Devices given for administration do not count.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
@@ -21,13 +22,31 @@ Consumed = dict[str, int | Fraction]  # by capacity
 _NOTHING: Final[Consumed] = {}
 
 
+@dataclass(slots=True)
+class _Assumed:
+    allocation: AllocationResult
+    pods: set[str]  # uids
+
+
+@dataclass(slots=True)
+class DeviceConflicts:
+    """Devices that the watch has shown in the allocations of two claims: another scheduler gives them too."""
+
+    count: int = 0
+    last: tuple[str, str, str] = ("", "", "")  # the device, and the uids of the earlier and the later claim
+
+
 class DeviceLedger:
     """The allocations of all claims. ``changes``: (driver, pool) of the devices concerned."""
 
     def __init__(self, claims: Objects[ResourceClaim]) -> None:
         self.changes = Changes[tuple[str, str]]()
+        # The resourceVersion of the change that is applied next. A binder sets it; a LIST has one for all its objects.
+        self.version = 0
+        self.conflicts = DeviceConflicts()
         self._shown: dict[str, AllocationResult] = {}
-        self._assumed: dict[str, AllocationResult] = {}
+        self._shown_at: dict[str, int] = {}
+        self._assumed: dict[str, _Assumed] = {}
         # By device, the claims that have it, or a share of it; a claim may have several shares.
         self._owners: dict[str, tuple[str, ...]] = {}
         self._sharers: dict[str, tuple[str, ...]] = {}
@@ -42,26 +61,55 @@ class DeviceLedger:
         """The ledger of a Snapshot, which lives as long as it does."""
         return snapshot.derived("device ledger", lambda: cls(snapshot.objects(ResourceClaim)))
 
-    def assume(self, uid: str, allocation: AllocationResult) -> None:
-        """Count an allocation that will be written. The status, once it shows one, counts instead."""
-        if uid in self._shown:
+    def assume(self, uid: str, allocation: AllocationResult, pod: str = "") -> None:
+        """Count an allocation that is to be written, until the pod (by uid) forgets it."""
+        known = self._assumed.get(uid)
+        pods = {pod} if known is None else known.pods | {pod}
+        if uid not in self._shown:
+            if known is not None:
+                self._count(uid, known.allocation, add=False)
+            self._count(uid, allocation, add=True)
+        self._assumed[uid] = _Assumed(allocation, pods)
+
+    def forget(self, uid: str, pod: str = "") -> None:
+        """End the pod's assumption, if it has one."""
+        known = self._assumed.get(uid)
+        if known is None:
             return
-        self.forget(uid)
-        self._assumed[uid] = allocation
-        self._count(uid, allocation, add=True)
+        known.pods.discard(pod)
+        if not known.pods:
+            self._drop(uid)
 
-    def forget(self, uid: str) -> None:
-        """End an assumption, if there is one."""
-        allocation = self._assumed.pop(uid, None)
-        if allocation is not None:
-            self._count(uid, allocation, add=False)
+    def forget_all(self) -> None:
+        """End all assumptions."""
+        for uid in list(self._assumed):
+            self._drop(uid)
 
-    def is_assumed(self, uid: str) -> bool:
-        return uid in self._assumed
+    def assumed(self, uid: str) -> AllocationResult | None:
+        """The allocation that is assumed for the claim, whatever its status shows."""
+        known = self._assumed.get(uid)
+        return None if known is None else known.allocation
+
+    def earlier_owner(self, uid: str) -> tuple[str, str] | None:
+        """A device of the claim's status that the watch has shown before in another claim's, and that claim's uid.
+
+        What one LIST has shown counts as earlier: its order says nothing.
+        """
+        shown = self._shown.get(uid)
+        for result in (shown.devices.results if shown is not None else None) or ():
+            if result.admin_access:
+                continue
+            others = self.owners_of(result.key)
+            if result.share_id is None:
+                others += self.sharers_of(result.key)
+            for other in others:
+                if other != uid and self._shown_at.get(other, self.version + 1) <= self._shown_at[uid]:
+                    return result.key, other
+        return None
 
     def allocation_of(self, claim: ResourceClaim) -> AllocationResult | None:
         """The allocation that counts: from the status, else the assumed one."""
-        return claim.status.allocation or self._assumed.get(claim.metadata.uid)
+        return claim.status.allocation or self.assumed(claim.metadata.uid)
 
     def owners_of(self, device: str) -> tuple[str, ...]:
         """The uids of the claims with the whole device; more than one is a conflict of schedulers."""
@@ -90,16 +138,43 @@ class DeviceLedger:
         if before is not None and now is not None and _has_same_allocation(before, now):
             return
         if before is not None:
-            shown = self._shown.pop(before.metadata.uid, None)
-            if shown is not None:
-                self._count(before.metadata.uid, shown, add=False)
-        if now is not None and now.status.allocation is not None:
-            uid = now.metadata.uid
-            self.forget(uid)
-            self._shown[uid] = now.status.allocation
-            self._count(uid, now.status.allocation, add=True)
-        elif now is None and before is not None:
-            self.forget(before.metadata.uid)
+            self._hide(before.metadata.uid)
+        if now is None:
+            if before is not None:
+                self._drop(before.metadata.uid)
+        elif now.status.allocation is not None:
+            uid, allocation = now.metadata.uid, now.status.allocation
+            assumed = self.assumed(uid)
+            if assumed is not None:
+                self._count(uid, assumed, add=False)
+            self._note_conflicts(uid, allocation)
+            self._shown[uid], self._shown_at[uid] = allocation, self.version
+            self._count(uid, allocation, add=True)
+
+    def _hide(self, uid: str) -> None:
+        """The status shows no allocation any more: the assumed one counts again."""
+        shown = self._shown.pop(uid, None)
+        if shown is None:
+            return
+        del self._shown_at[uid]
+        self._count(uid, shown, add=False)
+        assumed = self.assumed(uid)
+        if assumed is not None:
+            self._count(uid, assumed, add=True)
+
+    def _drop(self, uid: str) -> None:
+        known = self._assumed.pop(uid, None)
+        if known is not None and uid not in self._shown:
+            self._count(uid, known.allocation, add=False)
+
+    def _note_conflicts(self, uid: str, allocation: AllocationResult) -> None:
+        for result in allocation.devices.results or ():
+            if result.admin_access or result.share_id is not None:
+                continue
+            earlier = next((other for other in self.owners_of(result.key) if other in self._shown), None)
+            if earlier is not None:
+                self.conflicts.count += 1
+                self.conflicts.last = (result.key, earlier, uid)
 
     def _count(self, uid: str, allocation: AllocationResult, *, add: bool) -> None:
         for result in allocation.devices.results or ():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Final
 
 from berth.api.devices import (
@@ -23,6 +24,8 @@ from berth.cluster.snapshot import Snapshot
 
 # The name of the claim until it is written: no name of the API.
 IN_MEMORY: Final = "<extended-resources>"
+# Characters of the pod's name in the claim's, as in names that the API server makes.
+_MOST_CHARACTERS: Final = 58
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,12 @@ def extended_claim(pod: Pod, resources: Collection[str], classes: ExtendedResour
     )
     spec = ResourceClaimSpec(devices=DeviceClaim(requests=sorted(requests, key=lambda each: each.name)))
     return ExtendedClaim(ResourceClaim(metadata=metadata, spec=spec), tuple(mappings))
+
+
+def extended_claim_name(pod: Pod) -> str:
+    """The name under which the claim is written: the pod's own, so that a repeated request makes no second claim."""
+    suffix = sha256(pod.uid.encode()).hexdigest()[:5]
+    return f"{f'{pod.metadata.name}-extended-resources-'[:_MOST_CHARACTERS]}{suffix}"
 
 
 def _add_requests(

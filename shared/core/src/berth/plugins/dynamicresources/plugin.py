@@ -4,8 +4,8 @@ An allocated claim restricts the pod to the nodes from which its devices can be 
 searched on each node (``search``). Score prefers nodes where the first alternatives of requests are met: 8 points for
 the first, one less for each later one, then 0..100 by the best node. As kube-scheduler's plugin of that name.
 
-The plugin is pure: Reserve assumes allocations in the device ledger of the binder's Snapshot, and ``claim_writes`` and
-``claim_to_free`` say what is to be written.
+The plugin is pure: Reserve assumes allocations in the device ledger of the binder's Snapshot, and ``writes``,
+``releases`` and ``claim_to_free`` say what is to be written (docs/adr/0067).
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import ClassVar, Final
 
+import msgspec
 import numpy as np
 
 from berth.api.config.types import Point
-from berth.api.devices import AllocationResult, ResourceClaim
+from berth.api.devices import AllocationResult, ClaimMeta, ResourceClaim
 from berth.api.pod import Pod
 from berth.api.resources import may_be_served
 from berth.api.selectors import NodeTerms, compile_node_selector
@@ -32,6 +33,7 @@ from berth.framework.interface import (
     PRE_FILTER_SKIPPED,
     SNAPSHOT,
     ClaimName,
+    CreateClaim,
     DryRun,
     EnqueueExtensions,
     NormalizePlugin,
@@ -41,10 +43,13 @@ from berth.framework.interface import (
     PreFilterPlugin,
     PreFilterResult,
     PreScorePlugin,
+    ReleaseClaim,
+    ReserveClaim,
     ReservePlugin,
     Scores,
     VectorFilterPlugin,
     VectorScorePlugin,
+    Write,
 )
 from berth.framework.status import SKIP, SUCCESS, Code, CycleState, Diagnosis, StateKey, Status, Verdicts
 from berth.plugins.dynamicresources.answers import FITS, Allocator, NodeAnswers
@@ -58,11 +63,16 @@ from berth.plugins.dynamicresources.claims import (
     names_of_claims,
     resolved_claims,
 )
-from berth.plugins.dynamicresources.extended import ExtendedClaim, extended_claim, stale_claim_of
+from berth.plugins.dynamicresources.extended import (
+    IN_MEMORY,
+    ExtendedClaim,
+    extended_claim,
+    extended_claim_name,
+    stale_claim_of,
+)
 from berth.plugins.dynamicresources.requests import CLAIM, PlanError
 from berth.plugins.dynamicresources.results import allocation_of, chosen_alternative
 from berth.plugins.dynamicresources.search import MOST_POINTS
-from berth.plugins.dynamicresources.writes import ClaimWrite, CreateClaim, FreeClaim, ReserveClaim
 from berth.plugins.factory import Args, PluginFactory, with_args
 from berth.plugins.matching import terms_mask
 
@@ -98,6 +108,10 @@ class PodClaims:
     unavailable: dict[str, ResourceClaim] = field(default_factory=dict)
 
     @property
+    def is_empty(self) -> bool:
+        return not self.claims and not self.allocated and not self.extended
+
+    @property
     def has_choices(self) -> bool:
         return any(request.first_available for claim in self.claims for request in claim.spec.devices.requests or ())
 
@@ -108,11 +122,17 @@ RESERVED: Final = StateKey["Reserved"]("DynamicResources.reserved")
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """``given``: by uid, the allocations that this attempt has assumed. ``shared``: claims that were allocated."""
+    """``given``: the allocations that this pod holds in the ledger. ``shared``: claims that were allocated before."""
 
     given: tuple[tuple[ResourceClaim, AllocationResult], ...]
     shared: tuple[ResourceClaim, ...]
     extended: ExtendedClaim | None = None
+
+    def is_made_for(self, uid: str, pod: Pod) -> bool:
+        """Whether the claim's allocation was made for this pod, by this attempt or by an earlier one."""
+        return any(claim.metadata.uid == uid for claim, _ in self.given) or any(
+            claim.metadata.uid == uid and is_reserved_for(claim, pod) for claim in self.shared
+        )
 
 
 class DynamicResources(
@@ -131,6 +151,8 @@ class DynamicResources(
     name: ClassVar[str] = NAME
     only_for = Trait.RESOURCE_CLAIMS | Trait.EXTENDED_RESOURCES
     depends_on_pods = False
+    too_late = "device binding timeout"
+    late_is_error = True
 
     def __init__(self, args: DynamicResourcesArgs) -> None:
         self.wait_seconds = args.binding_timeout.total_seconds()
@@ -146,7 +168,7 @@ class DynamicResources(
         found = self._make_claims(pod, snapshot)
         if isinstance(found, Status):
             return PreFilterResult(found)
-        if not found.claims and not found.extended:
+        if found.is_empty:
             return PRE_FILTER_SKIPPED
         state.write(CLAIMS, found)
         return PreFilterResult()
@@ -204,15 +226,16 @@ class DynamicResources(
             return PostFilterResult(message=STILL_NOT)
         return PostFilterResult(message=DELETED if freed.is_deleted else DEALLOCATED)
 
-    def claim_to_free(self, state: CycleState, pod: Pod) -> FreeClaim | None:
-        """The claim whose devices no node of the cycle could use, and that nobody else has reserved."""
+    def claim_to_free(self, state: CycleState, pod: Pod) -> ReleaseClaim | None:
+        """The claim whose devices no node of the cycle could use, and that no other pod has reserved."""
         claims = state.find(CLAIMS)
         if claims is None:
             return None
         for claim in claims.unavailable.values():
-            if may_be_freed_for(claim, pod):
-                return FreeClaim(claim=_name_of(claim))
-        return None if claims.stale is None else FreeClaim(claim=_name_of(claims.stale), is_deleted=True)
+            if claim.metadata.name != IN_MEMORY and may_be_freed_for(claim, pod):
+                return ReleaseClaim(claim=_name_of(claim), clears=True)
+        stale = claims.stale
+        return None if stale is None else ReleaseClaim(claim=_name_of(stale), clears=True, is_deleted=True)
 
     def pre_score(self, state: CycleState, pod: Pod, nodes: Nodes) -> Status:
         """Only alternatives make a difference."""
@@ -251,7 +274,7 @@ class DynamicResources(
             return claims
         if info is None:
             return Status.unschedulable(f"node {node!r} not found")
-        if not claims.claims and not claims.extended:
+        if claims.is_empty:
             return SUCCESS
         own = CycleState(state.pod_class)
         own.write(CLAIMS, claims)
@@ -266,29 +289,49 @@ class DynamicResources(
         if reserved is not None:
             ledger = DeviceLedger.of(state.read(SNAPSHOT))
             for claim, _ in reserved.given:
-                ledger.forget(claim.metadata.uid)
+                ledger.forget(claim.metadata.uid, pod.uid)
 
-    def claim_writes(self, state: CycleState, pod: Pod) -> tuple[ClaimWrite, ...]:
-        """What is to be written before the Binding, in the pod's order."""
+    def finish_binding(self, state: CycleState, pod: Pod, node: str) -> None:
+        """The watch shows the allocations by now."""
+        self.unreserve(state, pod, node)
+
+    def writes(self, state: CycleState, pod: Pod, node: str) -> tuple[Write, ...]:
+        """In the pod's order; the claim for extended resources comes last."""
         reserved = state.find(RESERVED)
         if reserved is None:
             return ()
-        owner = ClaimName(namespace=pod.metadata.namespace, name=pod.metadata.name, uid=pod.uid)
         given = {claim.metadata.uid: allocation for claim, allocation in reserved.given}
-        writes: list[ClaimWrite] = []
         claims = resolved_claims(pod, state.read(SNAPSHOT))
-        for claim in () if isinstance(claims, Status) else claims:
-            if not is_reserved_for(claim, pod):
-                allocation = given.get(claim.metadata.uid)
-                writes.append(ReserveClaim(claim=_name_of(claim), allocation=allocation, pod=owner))
+        found: list[Write] = [
+            ReserveClaim(claim=_name_of(claim), allocation=given.get(claim.metadata.uid))
+            for claim in (() if isinstance(claims, Status) else claims)
+            if not is_reserved_for(claim, pod)
+        ]
         if reserved.extended is not None:
-            made = reserved.extended
-            allocation = given[made.claim.metadata.uid]
-            writes.append(CreateClaim(claim=made.claim, allocation=allocation, pod=owner, mappings=made.mappings))
-        return tuple(writes)
+            claim, mappings = reserved.extended.claim, reserved.extended.mappings
+            metadata = msgspec.structs.replace(claim.metadata, name=extended_claim_name(pod), uid="")
+            named = msgspec.structs.replace(claim, metadata=metadata)
+            found.append(CreateClaim(claim=named, allocation=given[claim.metadata.uid], mappings=mappings))
+        return tuple(found)
+
+    def releases(self, state: CycleState, pod: Pod, node: str) -> tuple[ReleaseClaim, ...]:
+        """An allocation that was idle before stays so."""
+        reserved = state.find(RESERVED)
+        if reserved is None:
+            return ()
+        claims = (*(claim for claim, _ in reserved.given), *reserved.shared)
+        found = [
+            ReleaseClaim(claim=_name_of(claim), clears=reserved.is_made_for(claim.metadata.uid, pod))
+            for claim in claims
+            if claim.metadata.name != IN_MEMORY
+        ]
+        if reserved.extended is not None:
+            name = ClaimName(namespace=pod.metadata.namespace, name=extended_claim_name(pod), uid="")
+            found.append(ReleaseClaim(claim=name, clears=True, is_deleted=True))
+        return tuple(found)
 
     def pre_bind(self, state: CycleState, pod: Pod, node: str) -> Status:
-        """WAIT until the claims are reserved for the pod and their devices are bound."""
+        """Verify that no other scheduler was first; WAIT until the devices are bound."""
         reserved = state.find(RESERVED)
         if reserved is None:
             return SUCCESS
@@ -296,13 +339,19 @@ class DynamicResources(
         claims = resolved_claims(pod, snapshot)
         if isinstance(claims, Status):
             return claims
-        extended = [] if reserved.extended is None else [stale_claim_of(pod, snapshot)]
+        ledger = DeviceLedger.of(snapshot)
+        extended = None if reserved.extended is None else stale_claim_of(pod, snapshot)
+        if reserved.extended is not None and extended is None:
+            return Status.unschedulable(f"claim for extended resources of {pod.key} got deleted in the meantime")
         waits = False
-        for claim in (*claims, *extended):
-            allocation = claim.status.allocation if claim is not None else None
-            if claim is None or allocation is None or not is_reserved_for(claim, pod):
-                waits = True
-                continue
+        for claim in (*claims, *(() if extended is None else (extended,))):
+            allocation = claim.status.allocation
+            if allocation is None or not is_reserved_for(claim, pod):
+                return Status.unschedulable(f"claim {claim.key} got deallocated elsewhere in the meantime")
+            if claim is extended or reserved.is_made_for(claim.metadata.uid, pod):
+                taken = ledger.earlier_owner(claim.metadata.uid)
+                if taken is not None:
+                    return Status.unschedulable(f"device {taken[0]} was given to another claim by another scheduler")
             binding, error = binding_of(claim, allocation)
             if binding is BindingState.FAILED:
                 return Status.error(error)
@@ -331,8 +380,15 @@ class DynamicResources(
             if problem is not None:
                 return problem
             to_allocate.append(claim)
+        held = allocator.ledger.assumed(f"{IN_MEMORY}{pod.uid}")
+        if held is not None:
+            # The claim for extended resources is being written.
+            selector = held.node_selector
+            claim = ResourceClaim(metadata=ClaimMeta(name=IN_MEMORY))
+            allocated.append((claim, held, None if selector is None else compile_node_selector(selector)))
         claims = PodClaims(resolved, tuple(allocated), tuple(to_allocate), allocator)
-        self._add_extended(claims, pod, snapshot)
+        if held is None:
+            self._add_extended(claims, pod, snapshot)
         return claims
 
     def _add_extended(self, claims: PodClaims, pod: Pod, snapshot: Snapshot) -> None:
@@ -377,15 +433,23 @@ class DynamicResources(
         ((_, served),) = _by_served(claims, nodes)
         served = served or frozenset()
         answers, named = self._answers(claims, pod, served)
-        shared = tuple(claim for claim, _, _ in claims.allocated)
+        ledger = claims.allocator.ledger
+        # Allocations in flight for other pods are taken over: whichever pod writes first writes them.
+        given = [
+            (claim, held)
+            for claim, allocation, _ in claims.allocated
+            if (held := ledger.assumed(claim.metadata.uid)) is not None and held.devices == allocation.devices
+        ]
+        shared = tuple(
+            claim for claim, _, _ in claims.allocated if all(claim is not taken_over for taken_over, _ in given)
+        )
         found = None if answers is None else answers.solution(info.row)
-        if answers is None or found is None:
-            return Reserved((), shared)
-        given: list[tuple[ResourceClaim, AllocationResult]] = []
-        for i, claim in enumerate(named):
-            allocation = allocation_of(answers.plan, i, found, node=info.name, share_id=f"{pod.uid}-{i}")
-            claims.allocator.ledger.assume(claim.metadata.uid, allocation)
-            given.append((claim, allocation))
+        if answers is not None and found is not None:
+            for i, claim in enumerate(named):
+                allocation = allocation_of(answers.plan, i, found, node=info.name, share_id=f"{pod.uid}-{i}")
+                given.append((claim, allocation))
+        for claim, allocation in given:
+            ledger.assume(claim.metadata.uid, allocation, pod.uid)
         return Reserved(tuple(given), shared, _extended(claims, pod, served) if served else None)
 
 
