@@ -1,4 +1,4 @@
-"""The tables of docs/configuration.md: the file's fields, plugins' arguments, berth's own plugins, flags, variables.
+"""The tables of docs/configuration.md: the file, plugins' arguments, berth's own plugins, variables with flags.
 
 Names, types and defaults are those of the types that are read; what a field means is the docstring under it.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import is_dataclass
 from datetime import timedelta
@@ -190,21 +191,18 @@ def own_rows() -> Iterator[tuple[str, ...]]:
 # Flags and variables
 
 
-def flag_rows() -> Iterator[tuple[str, ...]]:
-    """A row for each flag; every service has all of them."""
-    by_path = {leaf.path: leaf.variable for leaf in leaves()}
-    for flag in FLAGS:
-        names = ", ".join(code(each) for each in flag.names)
-        yield names, code(flag.value.replace("|", "\\|")), code(by_path.get(flag.path, "")), in_markdown(flag.about)
-
-
 def variable_rows() -> Iterator[tuple[str, ...]]:
-    """A row for each variable of every service, then for those of the collector."""
+    """A row for each variable of every service with its flags, then for those of the collector."""
+    flags: dict[str, list[str]] = defaultdict(list)
+    for flag in FLAGS:
+        flags[flag.path] += [code(each) for each in flag.names]
     for settings, before in ((Settings(), ""), (CollectorSettings(), "The collector's. ")):
         paths = {leaf.variable: leaf.path for leaf in leaves(type(settings))}
         for variable in variables(settings):
             means = _of_setting(type(settings), paths[variable.name])
-            yield code(variable.name), code(variable.default), before + means
+            named = [] if before else flags[paths[variable.name]]
+            also = f" Flag: {', '.join(named)}." if named else ""
+            yield code(variable.name), code(variable.default), before + means + also
 
 
 def _of_setting(kind: type, path: str) -> str:
@@ -219,7 +217,6 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "file": lambda: table("field|type|default|meaning", file_rows()),
     "arguments": lambda: table("plugin|argument|type|default|meaning", argument_rows()),
     "own plugins": lambda: table("plugin|extension points|called in|does", own_rows()),
-    "flags": lambda: table("flag|takes|beats|means", flag_rows()),
     "variables": lambda: table("variable|default|means", variable_rows()),
 }
 

@@ -20,7 +20,7 @@ OF_THE_ROOT: Final = ("ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "CHAN
 ELSEWHERE: Final = {"README.md": "docs/index.md"}
 MARK: Final = "shared/cli/src/berth_cli/console/page/mark.svg"
 """The console's mark, also the site's logo."""
-FOUND_LAST: Final = ("adr/", "CONTRIBUTING.md", "CHANGELOG.md", "ARCHITECTURE.md", "articles.md", "protocol.md")
+FOUND_LAST: Final = ("adr/", "CONTRIBUTING.md", "CHANGELOG.md", "ARCHITECTURE.md", "protocol.md")
 """Pages that the search shows after those for users."""
 LINK: Final = re.compile(r"\[([^\]]*)\]\((?!https?:|mailto:|#)([^)#\s]+)(#[^)\s]*)?\)")
 FENCE: Final = re.compile(r"(^ *```.*?^ *```)", re.MULTILINE | re.DOTALL)

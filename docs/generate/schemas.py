@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 
 from berth.api.pod import Pod
+from berth.messages import attempts, livedata, queue
 from berth.messages.attempts import DeadLetter, Decision, MirrorEntry, Pending, Ranked, Versioned, Watermark
 from berth.messages.livedata import Bandwidth
 from berth.messages.queue import PageRequest, PodRequest, QueueAnswer, QueuedPodDetail
@@ -35,6 +37,14 @@ TYPES: Final[Mapping[str, type[Versioned]]] = {
 }
 """By the name of the file."""
 
+_STRUCTS: Final = {
+    name: kind
+    for module in (attempts, livedata, queue)
+    for name, kind in vars(module).items()
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+}
+_SENTENCE: Final = re.compile(r"(?<=\.)\s+(?=[A-Z`])")
+
 
 def files() -> Mapping[str, str]:
     """The text of each file, by its path below docs/."""
@@ -44,8 +54,8 @@ def files() -> Mapping[str, str]:
 def schema(name: str, kind: type[Versioned]) -> str:
     """The schema of a message, for draft 2020-12."""
     made: dict[str, Any] = msgspec.json.schema(kind, schema_hook=_any)
-    for part in made["$defs"].values():
-        _complete(part)
+    for struct, part in made["$defs"].items():
+        _complete(struct, part)
     document = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": name, **made}
     return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
 
@@ -57,9 +67,23 @@ def _any(kind: type) -> dict[str, Any]:
     return {"description": "Any value."}
 
 
-def _complete(part: dict[str, Any]) -> None:
-    """The docstring on one line; the number of the schema is always there, which msgspec cannot know."""
+def _complete(struct: str, part: dict[str, Any]) -> None:
+    """Docstrings on one line; the number of the schema is always there, which msgspec cannot know."""
     if "description" in part:
-        part["description"] = " ".join(part["description"].replace("``", "`").split())
+        part["description"] = _one_line(part["description"])
+    for name, field in part.get("properties", {}).items():
+        if meaning := _meaning(struct, name):
+            field["description"] = meaning
     if "schema" in part.get("properties", {}):
         part["required"] = ["schema", *part["required"]]
+
+
+def _meaning(struct: str, field: str) -> str:
+    """The sentences about the field in the docstrings of its class and that class's parents."""
+    kinds = [kind for kind in _STRUCTS.get(struct, object).__mro__ if kind not in (object, msgspec.Struct)]
+    texts = [_one_line(kind.__doc__) for kind in kinds if kind.__doc__]
+    return " ".join(sentence for text in texts for sentence in _SENTENCE.split(text) if f"`{field}`" in sentence)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.replace("``", "`").split())

@@ -35,22 +35,23 @@ def bus_table() -> str:
 
 
 def rights_table() -> str:
-    """A row for each rule of each role of the API server."""
+    """A row for what an account may do in one place with the same verbs."""
     documents = list(yaml.safe_load_all((RIGHTS / "berth.yaml").read_text()))
     bound: dict[tuple[str, str], list[str]] = {}
     for each in documents:
         if each["kind"].endswith("Binding"):
             role = (each["roleRef"]["kind"], each["roleRef"]["name"])
             bound[role] = [f"`{subject['name']}`" for subject in each["subjects"]]
-    rows = ["| ServiceAccount | where | may | of |", "|---|---|---|---|"]
+    of: dict[tuple[str, str, str], list[str]] = defaultdict(list)
     for each in documents:
         if each["kind"] in ("Role", "ClusterRole"):
             who = ", ".join(bound[each["kind"], each["metadata"]["name"]])
             where = f"namespace `{each['metadata']['namespace']}`" if each["kind"] == "Role" else "everywhere"
             for rule in each["rules"]:
                 names = f" named {', '.join(rule['resourceNames'])}" if "resourceNames" in rule else ""
-                rows.append(f"| {who} | {where} | {', '.join(rule['verbs'])} | {', '.join(rule['resources'])}{names} |")
-    return "\n".join(rows)
+                of[who, where, ", ".join(rule["verbs"])].append(", ".join(rule["resources"]) + names)
+    rows = [f"| {who} | {where} | {verbs} | {'; '.join(what)} |" for (who, where, verbs), what in of.items()]
+    return "\n".join(["| ServiceAccount | where | may | of |", "|---|---|---|---|", *rows])
 
 
 TABLES = {"bus": bus_table, "rights": rights_table}

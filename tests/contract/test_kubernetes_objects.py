@@ -283,6 +283,16 @@ async def test_a_secret_has_its_text_encoded(kubernetes_api: KubernetesApi):
     assert "stringData" not in changed.body
 
 
+async def test_text_of_a_secret_that_is_null_is_empty_and_another_value_is_refused(kubernetes_api: KubernetesApi):
+    secrets = f"/api/v1/namespaces/{kubernetes_api.namespace}/secrets"
+    body = {"metadata": {"name": "login"}, "stringData": {"word": None}}
+    created, put = await kubernetes_api.post(secrets, body), await kubernetes_api.put(f"{secrets}/login", body)
+    assert (created.code, created.body["data"], put.code, put.body["data"]) == (201, {"word": ""}, 200, {"word": ""})
+    for text in ({"word": 5}, {"word": ["a"]}, 5):
+        refused = await kubernetes_api.patch(f"{secrets}/login", {"stringData": text})
+        assert refused.code in (400, 422), text
+
+
 async def test_patch_with_an_old_resource_version_is_a_conflict(kubernetes_api: KubernetesApi):
     await kubernetes_api.add_pod("web")
     patch = {"metadata": {"resourceVersion": "1", "labels": {"a": "b"}}}

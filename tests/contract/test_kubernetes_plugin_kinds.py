@@ -12,6 +12,7 @@ from harness.worlds.kubernetes_api import KubernetesApi
 LABELS = {"app": "web"}
 TEMPLATE = {"metadata": {"labels": LABELS}, "spec": {"containers": [{"name": "main", "image": "pause"}]}}
 STORAGE = {"accessModes": ["ReadWriteOnce"], "storageClassName": "slow"}
+POOL = {"name": "n", "generation": 1, "resourceSliceCount": 1}
 BODIES = {
     "service": {"spec": {"selector": LABELS, "ports": [{"port": 80}]}},
     "replicationcontroller": {"spec": {"selector": LABELS, "template": TEMPLATE}},
@@ -27,6 +28,9 @@ BODIES = {
         "spec": {"attacher": "example.com", "nodeName": "n", "source": {"persistentVolumeName": "v"}},
     },
     "poddisruptionbudget": {"spec": {"selector": {"matchLabels": LABELS}, "minAvailable": 1}},
+    "deviceclass": {"spec": {"selectors": [{"cel": {"expression": 'device.driver == "d.example.com"'}}]}},
+    "resourceslice": {"spec": {"driver": "d.example.com", "pool": POOL, "nodeName": "n", "devices": [{"name": "gpu"}]}},
+    "resourceclaim": {"spec": {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu"}}]}}},
 }
 
 
@@ -50,6 +54,9 @@ BOOKMARKS = {
         "spec": {},
         "status": {"disruptionsAllowed": 0, "currentHealthy": 0, "desiredHealthy": 0, "expectedPods": 0},
     },
+    "deviceclass": {"spec": {}},
+    "resourceslice": {"spec": {"driver": "", "pool": {"name": "", "generation": 0, "resourceSliceCount": 0}}},
+    "resourceclaim": {"spec": {"devices": {"requests": None}}, "status": {}},
 }
 
 

@@ -687,9 +687,11 @@ async def test_what_is_chosen_is_in_the_address(told: ToldConsole, driver: WebDr
     await go(driver, f"{told.url}#/queue")
     await click(driver, ".lane[data-queue=gated]")
     await wait_for(lambda: driver.current_url.endswith("#/queue?queue=gated"), "the queue in the address")
-    await go(driver, f"{told.url}#/cluster?by=nonsense&zone=%ff&profile=__proto__")
-    await see(driver, ".totals", "nodes")
-    assert severe(driver) == []
+    for by in ("nonsense", "constructor"):
+        await go(driver, f"{told.url}#/cluster?by={by}&zone=%ff&profile=__proto__")
+        await see(driver, ".totals", "^2 nodes")
+        assert driver.find_element(By.CSS_SELECTOR, "input[name=by]:checked").get_attribute("value") == "cpu"
+        assert severe(driver) == []
 
 
 SAVED = """

@@ -87,7 +87,7 @@ def shell(berth: BerthUp, tmp_path_factory: pytest.TempPathFactory) -> Shell:
     folder = Path(berth.kubeconfig).parent
     clean = {name: value for name, value in os.environ.items() if not name.startswith("NATS_")}
     shell = Shell({**clean, "XDG_CONFIG_HOME": str(tmp_path_factory.mktemp("config")), "folder": str(folder)})
-    (context,) = re.findall(r"^(nats context add .*)$", PAGE, re.MULTILINE)
+    context, *_ = re.findall(r"^(nats context add .*)$", PAGE, re.MULTILINE)
     shell.run(context.replace("nats://127.0.0.1:4222", berth.nats))
     return Shell({**shell.environment, "NATS_CONTEXT": "berth"})
 

@@ -163,7 +163,7 @@ def test_a_closed_pipe_ends_it_without_a_traceback(files):
 
 def test_the_documented_example_prints_what_the_page_shows():
     page = (ROOT / "docs" / "simulate.md").read_text()
-    command, shown = page.split("$ .venv/bin/berth simulate ", 1)[1].split("\n", 1)
+    command, shown = page.split("$ berth simulate ", 1)[1].split("\n", 1)
     done = simulate(*command.split(), cwd=ROOT)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == shown.split("```", 1)[0]

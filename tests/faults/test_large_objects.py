@@ -23,7 +23,7 @@ TOLERATIONS = 7_000
 LABELS = 9_000
 """Of one that would be as large there, and larger than NATS takes, without what only a waiting pod needs."""
 TOO_MANY_VALUES = 18_500
-"""Of node affinity, in a pod of the same size, of which a cycle could take the number (docs/limits.md)."""
+"""Of node affinity, in a pod of the same size, of which a cycle could take the number (docs/configuration.md)."""
 MANY_VALUES = 800
 """In one that is below the limit for all of it."""
 

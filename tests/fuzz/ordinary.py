@@ -22,6 +22,8 @@ CREATED: Final = "2025-12-31T23:00:00Z"
 CLASS: Final = "slow"
 DRIVER: Final = "disk.example.com"
 GPU: Final = "example.com/gpu"
+DEVICE_DRIVER: Final = "gpu.example.com"
+DEVICE_KINDS: Final = ("deviceclass", "resourceslice", "resourceclaim")
 
 
 def metadata(name: str, *, namespace: str = "", labels: Mapping[str, str] | None = None) -> Body:
@@ -214,7 +216,13 @@ def gated_pod(name: str) -> Body:
 
 def claiming_pod(name: str) -> Body:
     claims = [{"name": "gpu", "resourceClaimName": "gpu", "resourceClaimTemplateName": "gpus"}]
-    return plain_pod(name, namespace=NAMESPACE, resourceClaims=claims)
+    body = plain_pod(name, namespace=NAMESPACE, resourceClaims=claims)
+    mapping = {"containerName": "main", "resourceName": GPU, "requestName": "container-0-request-0"}
+    body["status"] |= {
+        "resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": name}],
+        "extendedResourceClaimStatus": {"resourceClaimName": name, "requestMappings": [mapping]},
+    }
+    return body
 
 
 def pod_with_ports(name: str) -> Body:
@@ -378,6 +386,127 @@ def attachment(name: str) -> Body:
     return {"metadata": metadata(name), "spec": spec}
 
 
+_ATTRIBUTE_OF_DEVICES: Final = "gpu.example.com/model"
+_OPAQUE: Final = {"opaque": {"driver": DEVICE_DRIVER, "parameters": {"mode": "shared"}}}
+_TOLERATION: Final = {
+    "key": "worn",
+    "operator": "Equal",
+    "value": "1",
+    "effect": "NoSchedule",
+    "tolerationSeconds": 60,
+}
+
+
+def _is_model(name: str) -> Body:
+    return {"cel": {"expression": f'device.attributes["gpu.example.com"].model == "{name}"'}}
+
+
+def device_class(name: str) -> Body:
+    spec = {"selectors": [_is_model(name)], "config": [_OPAQUE], "extendedResourceName": f"example.com/{name}"}
+    return {"metadata": metadata(name), "spec": spec}
+
+
+def _device(name: str, **more: Any) -> Body:
+    return {
+        "name": "gpu-0",
+        "attributes": {
+            _ATTRIBUTE_OF_DEVICES: {"string": name},
+            "index": {"int": 0},
+            "healthy": {"bool": True},
+            "version": {"version": "1.2.3"},
+        },
+        "capacity": {
+            "memory": {
+                "value": "80Gi",
+                "requestPolicy": {"default": "1Gi", "validRange": {"min": "1Gi", "max": "80Gi", "step": "1Gi"}},
+            },
+            "cores": {"value": "8", "requestPolicy": {"default": "1", "validValues": ["1", "2", "4", "8"]}},
+        },
+        "taints": [{"key": "worn", "value": "1", "effect": "NoSchedule"}],
+        "bindsToNode": True,
+        "bindingConditions": ["Ready"],
+        "bindingFailureConditions": ["Failed"],
+        "allowMultipleAllocations": True,
+        **more,
+    }
+
+
+def _slice(name: str, **spec: Any) -> Body:
+    pool = {"name": name, "generation": 1, "resourceSliceCount": 1}
+    devices = [] if "sharedCounters" in spec else [_device(name)]
+    return {"metadata": metadata(name), "spec": {"driver": DEVICE_DRIVER, "pool": pool, "devices": devices, **spec}}
+
+
+def slice_of_a_node(name: str) -> Body:
+    return _slice(name, nodeName=HONEST_NODES[1])
+
+
+def slice_for_all_nodes(name: str) -> Body:
+    return _slice(name, allNodes=True)
+
+
+def slice_for_chosen_nodes(name: str) -> Body:
+    return _slice(name, nodeSelector={"nodeSelectorTerms": [_node_term()]})
+
+
+def slice_of_partitions(name: str) -> Body:
+    counters = {"name": "card", "counters": {"memory": {"value": "80Gi"}}}
+    taken = {"counterSet": "card", "counters": {"memory": {"value": "40Gi"}}}
+    where = {"nodeName": "", "nodeSelector": {"nodeSelectorTerms": [_node_term()]}, "allNodes": False}
+    devices = [_device(name, consumesCounters=[taken], **where)]
+    return _slice(name, perDeviceNodeSelection=True, sharedCounters=[counters], devices=devices)
+
+
+def _request(name: str) -> Body:
+    return {
+        "deviceClassName": name,
+        "selectors": [_is_model(name)],
+        "allocationMode": "ExactCount",
+        "count": 1,
+        "tolerations": [_TOLERATION],
+        "capacity": {"requests": {"memory": "2Gi"}},
+    }
+
+
+def device_claim(name: str) -> Body:
+    requests = [
+        {"name": "gpu", "exactly": {**_request(name), "adminAccess": False}},
+        {"name": "other", "firstAvailable": [{"name": "best", **_request(name)}]},
+    ]
+    constraints = [
+        {"requests": ["gpu", "other"], "matchAttribute": _ATTRIBUTE_OF_DEVICES},
+        {"requests": ["gpu"], "distinctAttribute": _ATTRIBUTE_OF_DEVICES},
+    ]
+    devices = {"requests": requests, "constraints": constraints, "config": [{"requests": ["gpu"], **_OPAQUE}]}
+    body = {"metadata": metadata(name, namespace=NAMESPACE), "spec": {"devices": devices}}
+    body["metadata"]["finalizers"] = ["resource.kubernetes.io/delete-protection"]
+    return body
+
+
+def allocated_claim(name: str) -> Body:
+    named = {"driver": DEVICE_DRIVER, "pool": name, "device": "gpu-0", "shareID": f"share-{name}"}
+    result = {
+        **named,
+        "request": "gpu",
+        "adminAccess": False,
+        "tolerations": [_TOLERATION],
+        "bindingConditions": ["Ready"],
+        "bindingFailureConditions": ["Failed"],
+        "consumedCapacity": {"memory": "2Gi"},
+    }
+    condition = {"type": "Ready", "status": "False", "reason": "Starting", "message": "it starts"}
+    status = {
+        "allocation": {
+            "devices": {"results": [result], "config": [{"source": "FromClaim", "requests": ["gpu"], **_OPAQUE}]},
+            "nodeSelector": {"nodeSelectorTerms": [_node_term()]},
+            "allocationTimestamp": CREATED,
+        },
+        "reservedFor": [{"apiGroup": "", "resource": "pods", "name": name, "uid": f"uid-{name}"}],
+        "devices": [{**named, "conditions": [condition]}],
+    }
+    return {**device_claim(name), "status": status}
+
+
 FORMS: Final[Mapping[str, tuple[Callable[[str], Body], ...]]] = {
     "node": (node, lambda name: going(node(name))),
     "namespace": (lambda name: going({"metadata": metadata(name)}),),
@@ -402,6 +531,15 @@ FORMS: Final[Mapping[str, tuple[Callable[[str], Body], ...]]] = {
     "csidriver": (lambda name: going(csi_driver(name)),),
     "csistoragecapacity": (lambda name: going(capacity(name)),),
     "volumeattachment": (lambda name: going(attachment(name)),),
+    "deviceclass": (device_class, lambda name: going(device_class(name))),
+    "resourceslice": (
+        slice_of_a_node,
+        slice_for_all_nodes,
+        slice_for_chosen_nodes,
+        slice_of_partitions,
+        lambda name: going(slice_of_a_node(name)),
+    ),
+    "resourceclaim": (device_claim, allocated_claim, lambda name: going(device_claim(name))),
     "pod": (
         pod,
         gated_pod,
@@ -439,6 +577,10 @@ def beside(kind: str, form: Callable[[str], Body], name: str) -> Objects:
         case "storageclass" | "csidriver" | "csistoragecapacity":
             user["spec"]["volumes"] = [{"name": "v", "persistentVolumeClaim": {"claimName": f"user-{name}"}}]
             found = _provisioned(kind, name)
+        case "deviceclass" | "resourceslice" | "resourceclaim":
+            user["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": name}]
+            objects = (device_class, slice_of_a_node, device_claim)
+            found = [(other, make(name)) for other, make in zip(DEVICE_KINDS, objects, strict=True) if other != kind]
         case "pod":
             return _needed_by(form, name)
         case "poddisruptionbudget":

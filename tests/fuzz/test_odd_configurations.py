@@ -56,6 +56,7 @@ ARGS: Final[Mapping[str, Body]] = {
     "NodeFilterLabel": {"key": "disk", "value": "ssd"},
     "TenantSpread": {"key": "tenant"},
     "InterPodAffinity": {"hardPodAffinityWeight": 5, "ignorePreferredTermsOfExistingPods": False},
+    "DynamicResources": {"filterTimeout": "10s", "bindingTimeout": "10m"},
     "DefaultPreemption": {"minCandidateNodesPercentage": 10, "minCandidateNodesAbsolute": 100},
     "VolumeBinding": {
         "bindTimeoutSeconds": 600,

@@ -109,7 +109,7 @@ def pending(name: str) -> Body:
 
 def ranked(name: str) -> Body:
     """With all that RANKED may have; the binder reads candidates first."""
-    received = {"ranked": 1, "pending": 1, "expired": ["uid-gone"]}
+    received = {"ranked": 2, "missed": 1, "pending": 1, "expired": ["uid-gone"]}
     flags = {"proposals_counted": True, "behind": False, "clears_nomination": False, "error": ""}
     return {**_report(name), "pod": pod(name), "received": received, **flags}
 

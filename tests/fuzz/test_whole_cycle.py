@@ -37,12 +37,13 @@ FOUND: Final = frozenset(
         "node, status.allocatable.pods: above int64 as text",
         "node, metadata.name: 100,000 digits as text",
         "pod, metadata.name: 100,000 digits as text",
+        "pod, spec.affinity.podAntiAffinity.preferredDuringSchedulingIgnoredDuringExecution.*.weight: least int32",
     }
 )
 """What broke something once."""
 SECONDS: Final = 2.0
-WHOLE: Final = ("whole",)
-"""Only berth writes it, on the bus."""
+OF_THE_BUS: Final = {("whole",), ("packed",)}
+"""Only berth writes these fields, on the bus."""
 NOT_ITS_SCHEDULERS: Final = ((), ("nodeName",), ("schedulerName",))
 """Fields of the spec with which the pod may be no pod of berth's."""
 NAMESPACE_OF_OBJECT: Final = ("metadata", "namespace")
@@ -62,7 +63,7 @@ class Trial:
 
 def trials(kind: str) -> list[Trial]:
     """Each value of each field, in the first form that has the field."""
-    left = {path for path, _ in struct_fields(_struct(kind))} - {WHOLE}
+    left = {path for path, _ in struct_fields(_struct(kind))} - OF_THE_BUS
     found: list[Trial] = []
     if not KINDS[kind].is_namespaced:
         left.remove(NAMESPACE_OF_OBJECT)

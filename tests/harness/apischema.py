@@ -20,7 +20,14 @@ Schemas = Mapping[str, Mapping[str, Any]]
 
 ALSO = {("autoscaling", "Scale"), ("", "Binding"), ("", "DeleteOptions")}
 """Kinds of bodies besides those of stored objects, by group."""
-PLAIN = {"Quantity": "quantity", "FieldsV1": "any", "IntOrString": "int-or-string", "Time": "time", "MicroTime": "time"}
+PLAIN = {
+    "Quantity": "quantity",
+    "FieldsV1": "any",
+    "RawExtension": "json",
+    "IntOrString": "int-or-string",
+    "Time": "time",
+    "MicroTime": "time",
+}
 MERGING = ("list-type", "list-map-keys", "map-type", "patch-merge-key", "patch-strategy")
 
 

@@ -313,6 +313,10 @@ def _sampling(node: str, sample: Bandwidth | None) -> Event:
     return sampled
 
 
+def _stating(node: str, fact: msgspec.Raw | None, stored_at: float) -> Event:
+    return lambda snapshot: snapshot.live.set_fact(SOURCE, node, fact, stored_at=stored_at)
+
+
 def _heard_again(snapshot: Snapshot, uid: str, since: float | None) -> None:
     """A placed pod is placed on the same node at another time, as a proposal that is bound."""
     placed = snapshot.placed(uid)
@@ -336,7 +340,7 @@ events: st.SearchStrategy[Event] = st.one_of(
     objects.map(_having),
     objects.map(lambda known: lambda snapshot: snapshot.objects(known.struct).remove(known.key)),
     st.builds(_sampling, _names, st.none() | samples),
-    st.builds(lambda name, fact: lambda snapshot: snapshot.live.set_fact(SOURCE, name, fact), _names, facts),
+    st.builds(_stating, _names, facts, st.sampled_from((NOW, NOW - 400.0))),
 )
 
 

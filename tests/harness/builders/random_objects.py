@@ -14,6 +14,26 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
+from berth.api.devices import (
+    AllocationResult,
+    CelSelector,
+    ClaimMeta,
+    DeviceAllocationResult,
+    DeviceClaim,
+    DeviceClass,
+    DeviceClassSpec,
+    DeviceRequest,
+    DeviceRequestAllocationResult,
+    ExactDeviceRequest,
+    ExpressionSelector,
+    ResourceClaim,
+    ResourceClaimSpec,
+    ResourceClaimStatus,
+    ResourcePool,
+    ResourceSlice,
+    ResourceSliceSpec,
+    SliceDevice,
+)
 from berth.api.kinds import PLUGIN_KINDS
 from berth.api.meta import LabelSelector, ObjectMeta, SelectorRequirement
 from berth.api.pod import (
@@ -329,6 +349,51 @@ budgets = st.builds(
 )
 
 
+_DEVICES = ["gpu-0", "gpu-1"]
+
+device_classes = st.builds(
+    lambda name, expression: DeviceClass(
+        metadata=ObjectMeta(name=name),
+        spec=DeviceClassSpec(selectors=[ExpressionSelector(cel=CelSelector(expression=expression))]),
+    ),
+    st.sampled_from(["gpu", "nic"]),
+    st.sampled_from(["true", 'device.driver == "d"', "device.attributes"]),
+)
+
+resource_slices = st.builds(
+    lambda name, node, devices, generation: ResourceSlice(
+        metadata=ObjectMeta(name=name),
+        spec=ResourceSliceSpec(
+            driver="d",
+            pool=ResourcePool(name="p", generation=generation, resource_slice_count=1),
+            node_name=node,
+            devices=[SliceDevice(name=device) for device in devices],
+        ),
+    ),
+    st.sampled_from(["s0", "s1"]),
+    st.sampled_from(NODE_NAMES),
+    st.lists(st.sampled_from(_DEVICES), max_size=2, unique=True),
+    st.integers(1, 2),
+)
+
+resource_claims = st.builds(
+    lambda name, device: ResourceClaim(
+        metadata=ClaimMeta(name=name, namespace="default", uid=f"uid-{name}"),
+        spec=ResourceClaimSpec(
+            devices=DeviceClaim(requests=[DeviceRequest(name="r", exactly=ExactDeviceRequest(device_class_name="gpu"))])
+        ),
+        status=ResourceClaimStatus() if device is None else ResourceClaimStatus(allocation=_allocation(device)),
+    ),
+    st.sampled_from(["rc0", "rc1"]),
+    st.none() | st.sampled_from(_DEVICES),
+)
+
+
+def _allocation(device: str) -> AllocationResult:
+    result = DeviceRequestAllocationResult(request="r", driver="d", pool="p", device=device)
+    return AllocationResult(devices=DeviceAllocationResult(results=[result]))
+
+
 def _with_labels(struct: type) -> st.SearchStrategy[Any]:
     return st.builds(
         lambda name, namespace, selector: struct(
@@ -364,6 +429,9 @@ BY_KIND: Mapping[str, st.SearchStrategy[Any]] = {
     "csistoragecapacity": capacities,
     "volumeattachment": attachments,
     "poddisruptionbudget": budgets,
+    "deviceclass": device_classes,
+    "resourceslice": resource_slices,
+    "resourceclaim": resource_claims,
 }
 """A strategy for the objects of each kind, by berth's name of the kind."""
 

@@ -251,6 +251,27 @@ async def test_of_rankings_that_no_pod_waits_for_few_are_examined(world, monkeyp
     assert len(letters) + len(gone) <= 2
 
 
+async def test_all_pods_that_a_former_leader_has_bound_without_a_decision_get_one(
+    world, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(strays, "STRAYS_BURST", 2)
+    monkeypatch.setattr(strays, "STRAYS_PER_SECOND", 0.0)
+    node = await world.add_node()
+    pods = [await world.add_pod(f"p{number}", cpu="10m", nodeName=node) for number in range(5)]
+    for number in range(5):
+        await world.session.publish(f"berth.ranked.berth.default.junk-{number}", b"junk")
+        await world.session.publish(f"berth.ranked.berth.default.new-{number}", b'{"schema": 99}')
+        uid = f"none-{number}"
+        await world.session.publish(f"berth.ranked.berth.default.{uid}", forged(name=uid, uid=uid))
+    for pod in pods:
+        await world.rank(pod, node)
+    await world.leading_binder()
+    assert {(await world.decision(pod)).outcome for pod in pods} == {Outcome.BOUND}
+    letters = [letter async for letter in world.session.scan("dead", "berth.dead.>")]
+    gone = [each for each in world.decisions if each.outcome is Outcome.GONE]
+    assert len(letters) + len(gone) <= 2
+
+
 async def test_message_of_a_newer_schema_stays_in_the_stream(world):
     await world.leading_binder()
     await world.session.publish("berth.ranked.berth.default.new", b'{"schema": 99}')

@@ -84,7 +84,7 @@ async def epochs(world: BinderWorld, *pods: Pod) -> list[int]:
 async def test_first_epoch_fences_ranked_pods_and_creates_its_consumer(world, informers):
     ranked, pending = await world.add_pod("ranked"), await world.add_pod("pending")
     await world.rank(ranked, "n1")
-    assert await takeover(world, informers, 1).run() == TakenOver(consumer="binder-1", left=1)
+    assert await takeover(world, informers, 1).run() == TakenOver(consumer="binder-1", left=1, stored=1)
     assert await epochs(world, ranked, pending) == [1, 0]
     assert await world.session.consumers("RANKED") == ["binder-1"]
     assert (await world.session.get("control", FENCED_KEY)).data == b"1"
@@ -121,7 +121,8 @@ async def test_nothing_is_fenced_after_a_leader_that_left_nothing_under_way(worl
     for pod in pods:
         await world.rank(pod, "n1")
     await world.until(lambda: informers.cache.pod_count == 3)
-    assert await takeover(world, informers, 2, follows_settled=True).run() == TakenOver(consumer="binder-2", left=0)
+    taken_over = await takeover(world, informers, 2, follows_settled=True).run()
+    assert taken_over == TakenOver(consumer="binder-2", left=0, stored=3)
     assert sorted(await epochs(world, *pods)) == [0, 0, 2], "one, so that the watch has a version to reach"
 
 
@@ -130,7 +131,7 @@ async def test_what_a_leader_left_that_did_not_stop_cleanly_is_known_by_its_last
     await takeover(world, informers, 1).run()
     for pod in pods:
         await world.rank(pod, "n1")
-    assert await takeover(world, informers, 2).run() == TakenOver(consumer="binder-2", left=3)
+    assert await takeover(world, informers, 2).run() == TakenOver(consumer="binder-2", left=3, stored=3)
 
 
 async def test_fence_is_a_change_though_somebody_has_written_the_epoch_before(world, informers):
@@ -153,7 +154,7 @@ async def test_only_consumers_of_lower_epochs_are_deleted(world, informers):
     assert await world.session.consumers("RANKED") == ["binder-9"]
     assert not work.done()
     await world.session.delete_consumer("RANKED", "binder-9")
-    assert await asyncio.wait_for(work, 30) == TakenOver(consumer="binder-5", left=0)
+    assert await asyncio.wait_for(work, 30) == TakenOver(consumer="binder-5", left=0, stored=0)
 
 
 async def test_consumer_that_a_former_leader_recreates_is_deleted_again(world, informers, monkeypatch):

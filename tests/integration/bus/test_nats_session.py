@@ -3,9 +3,10 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 
 import pytest
 import uvloop
@@ -13,6 +14,7 @@ from nats.aio.client import Client
 from nats.errors import TimeoutError as NatsTimeoutError
 
 from berth.bus import ordered
+from berth.bus.connection import Connection, Subscription
 from berth.bus.interface import (
     BusLostError,
     BusRefusedError,
@@ -80,22 +82,89 @@ async def test_publishes_under_way_when_the_server_dies_all_end(session, own_nat
     assert {type(result) for result in results} == {BusLostError}
 
 
+@pytest.mark.parametrize("part", ["data", "headers"])
 async def test_a_subscription_with_a_limit_ends_at_some_bytes_until_the_limit_is_renewed(
+    session, own_nats_server, monkeypatch, part
+):
+    renew = renewed_by_hand(monkeypatch)
+    monkeypatch.setattr("berth.bus.connection.LIMIT_BYTES", 150_000)
+    received: list[bytes] = []
+    await session.subscribe("berth.announce.>", lambda _subject, data, _headers: received.append(data), most=1000)
+    sender = Client()
+    await sender.connect(own_nats_server.address)
+    headers, data = ({"Junk": "x" * 60_000}, b"") if part == "headers" else (None, bytes(60_000))
+    for _ in range(20):
+        await sender.publish("berth.announce.berth-scorer.one", data, headers=headers)
+    await sender.flush()
+    await session.state("PENDING")  # the server has sent what it will send
+    renew()
+    async with asyncio.timeout(LONG):
+        while received[-1:] != [b"late"]:
+            await sender.publish("berth.announce.berth-scorer.late", b"late")
+            await asyncio.sleep(0.1)
+    assert received.count(data) == 2
+    await sender.close()
+
+
+async def test_a_subscription_whose_limit_is_renewed_loses_nothing(session, own_nats_server, monkeypatch):
+    """NATS counts over the subscription's whole life."""
+    renew = renewed_by_hand(monkeypatch)
+    received: list[int] = []
+    await session.subscribe_stored("berth.ranked.>", lambda stored: received.append(stored.sequence), most=200)
+    sender = await new_session(own_nats_server)
+    for most in range(50, 2001, 50):
+        for number in range(50):
+            sender.publish_soon(f"berth.ranked.berth.default.web-{number}", bytes(300), on_answer=lambda _answer: None)
+        await until(partial(has_at_least, received, most - 20))  # the others are on their way
+        renew()
+    await until(partial(has_at_least, received, 2000))
+    assert received == list(range(1, 2001))
+    await sender.close()
+
+
+async def test_a_subscription_that_has_reached_its_limit_goes_on_when_it_is_renewed(
     session, own_nats_server, monkeypatch
 ):
-    monkeypatch.setattr("berth.bus.connection.LIMIT_BYTES", 300_000)
-    monkeypatch.setattr("berth.bus.connection.LIMIT_SECONDS", 1.0)
+    renew = renewed_by_hand(monkeypatch)
+    received: list[bytes] = []
+    await session.subscribe("berth.announce.>", lambda _subject, data, _headers: received.append(data), most=3)
     sender = await new_session(own_nats_server)
-    received: list[int] = []
-    await session.subscribe("berth.announce.>", lambda _subject, data, _headers: received.append(len(data)), most=1000)
-    for _ in range(20):
-        await sender.broadcast("berth.announce.berth-scorer.one", bytes(100_000))
-    async with asyncio.timeout(LONG):
-        while received[-1:] != [1]:
-            await sender.broadcast("berth.announce.berth-scorer.late", b"x")
-            await asyncio.sleep(0.1)
-    assert received.count(100_000) == 3
+    for round_ in (b"1", b"2", b"3"):
+        for _ in range(10):
+            await sender.broadcast("berth.announce.berth-scorer.one", round_)
+        await sender.publish(PENDING, b"{}")  # the server has read all of them
+        await until(partial(has_at_least, received, 3 * int(round_)))
+        renew()
+        await session.state("PENDING")  # the server has the renewal
+    assert received == [b"1"] * 3 + [b"2"] * 3 + [b"3"] * 3
     await sender.close()
+
+
+def renewed_by_hand(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Call it to renew the limits of all subscriptions, which no time does any more."""
+
+    def keep(connection: Connection, subscription: Subscription) -> None:
+        limited[subscription] = connection
+
+    def renew_all() -> None:
+        for subscription, connection in limited.items():
+            renew(connection, subscription)
+
+    limited: dict[Subscription, Connection] = {}
+    renew = Connection._renew
+    monkeypatch.setattr("berth.bus.connection.LIMIT_SECONDS", 0.0)
+    monkeypatch.setattr(Connection, "_renew", keep)
+    return renew_all
+
+
+def has_at_least(received: Sequence[object], count: int) -> bool:
+    return len(received) >= count
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(LONG):
+        while not condition():  # noqa: ASYNC110 - a connection has no event for it
+            await asyncio.sleep(0.005)
 
 
 async def test_a_consumer_that_is_busy_keeps_its_connection_though_large_messages_wait(session):

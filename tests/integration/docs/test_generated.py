@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -30,6 +31,14 @@ def test_pages_schemas_and_plots_are_those_of_the_sources(made: Path):
 def test_every_schema_that_is_committed_is_made(made: Path):
     committed = {path.name for path in (DOCS / "schemas").glob("*.json")}
     assert committed == {path.name for path in (made / "schemas").glob("*.json")}
+
+
+def test_a_field_has_the_sentences_of_its_class_and_of_the_parents(made: Path):
+    types = json.loads((made / "schemas/ranked.json").read_text())["$defs"]
+    meanings = {name: part["properties"] for name, part in types.items()}
+    assert meanings["Candidate"]["loss"]["description"].startswith("`loss` are the points that one more equal")
+    assert meanings["Ranked"]["weights"]["description"].startswith("`weights` are those by which")
+    assert meanings["Received"]["expired"]["description"].startswith("`expired`: pods whose proposals expired")
 
 
 def test_every_plot_that_is_committed_is_made(made: Path):

@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 from aiohttp import web
 
-from berth.api.kinds import NODE, POD
+from berth.api.kinds import NODE, POD, RESOURCE_CLAIM, Kind
 from berth.kube.client import KubeClient
 from berth.kube.credentials import Access, KubeCredentials
 from berth.kube.informers import Reflector, ReflectorPhase, ReflectorSettings
@@ -109,8 +109,9 @@ async def _scripted(
     handler: Callable[[web.Request], Awaitable[web.StreamResponse]],
     settings: ReflectorSettings = QUICK,
     clock: Pauses | None = None,
+    kind: Kind = POD,
 ) -> AsyncIterator[tuple[Reflector, Heard]]:
-    """A reflector of pods whose API server is a script."""
+    """A reflector whose API server is a script."""
 
     class Here:
         async def read(self) -> Access:
@@ -118,7 +119,7 @@ async def _scripted(
 
     async with scripted_server(handler) as url, KubeClient(await KubeCredentials.from_source(Here())) as client:
         heard = Heard()
-        reflector = Reflector(client, POD, heard, settings=settings, clock=clock)
+        reflector = Reflector(client, kind, heard, settings=settings, clock=clock)
         async with _running(reflector):
             yield reflector, heard
 
@@ -316,6 +317,40 @@ async def test_missing_right_is_said_with_the_rule_to_add(simulated_cluster: Clu
         await clock.begun()
         assert reflector.status.listed
         assert "add to the ClusterRole: apiGroups" in (reflector.status.last_error or "")
+
+
+@pytest.mark.parametrize("kind", [RESOURCE_CLAIM, NODE], ids=lambda kind: kind.name)
+async def test_only_an_optional_kind_is_empty_where_the_api_server_does_not_serve_it(kind: Kind):
+    async def script(_: web.Request) -> web.StreamResponse:
+        return web.Response(status=404, text="404 page not found\n")
+
+    clock = Pauses()
+    async with _scripted(script, clock=clock, kind=kind) as (reflector, heard):
+        await clock.begun(3)
+        if not kind.is_optional:
+            assert (reflector.status.listed, heard.events) == (False, [])
+            return
+        assert (reflector.status.listed, reflector.status.last_error, reflector.age()) == (True, None, None)
+        current = Current(kind=kind.name, resource_version="0")
+        assert heard.events == [Listed(kind=kind.name, objects=(), resource_version="0"), current, current]
+        assert all(each >= 1 for each in clock.seconds)
+
+
+async def test_a_kind_that_an_upgraded_api_server_serves_is_found_and_its_objects_stay():
+    lists = []
+
+    async def script(request: web.Request) -> web.StreamResponse:
+        if "watch" in request.query:
+            return web.json_response(_expired(), status=410)
+        lists.append(request.query)
+        return _listing("7", _pod("c", "5")) if len(lists) == 2 else web.Response(status=404)
+
+    clock = Pauses()
+    async with _scripted(script, clock=clock, kind=RESOURCE_CLAIM) as (reflector, heard):
+        await clock.begun(4)
+        assert len(lists) > 2
+        assert [len(each.objects) for each in heard.of(Listed)] == [0, 1]
+        assert "404" in (reflector.status.last_error or "")
 
 
 @pytest.mark.parametrize("form", ["status", "event"])

@@ -118,6 +118,21 @@ async def test_a_wrong_answer_to_filter_is_an_error_with_the_url(extender, answe
     assert sentence.format(url=extender.url) in str(error.value)
 
 
+@pytest.mark.parametrize("ignorable", [False, True])
+async def test_the_binder_has_nodes_filtered_without_points(extender, ignorable):
+    extender.answers["x/filter"] = lambda _: {"NodeNames": ["a"]}
+    extender.answers["y/filter"] = lambda _: Raw(503)
+    first = of(extender, prioritize_verb="prioritize")
+    failing = configured(f"{extender.url}/t/y", ignorable=ignorable)
+    async with Extenders([first, failing], RecordingMeter()) as extenders:
+        if ignorable:
+            assert (await extenders.filter(pod("web"), NODES)).left == {"a"}
+        else:
+            with pytest.raises(ExtenderError, match="code 503"):
+                await extenders.filter(pod("web"), NODES)
+    assert [request.path for request in extender.requests] == ["x/filter", "y/filter"]
+
+
 CANDIDATES = [Nomination("a", ("u1", "u2"), 1), Nomination("b", ("u3",))]
 VICTIMS = {uid: pod(uid) for uid in ("u1", "u2", "u3")}
 ALL = {"a": {"Pods": [{"UID": "u2"}, {"UID": "u1"}]}, "b": {"pods": [{"uid": "u3"}], "NumPDBViolations": 7}}

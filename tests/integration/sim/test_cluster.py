@@ -194,7 +194,7 @@ async def test_an_exported_cluster_has_the_objects_as_kubectl_prints_them():
     nodes = [node_manifest(f"node-{number}") for number in range(501)]  # two pages
     async with SimulatedCluster(nodes=nodes) as cluster, connected(cluster.url, never) as api:
         await api.add_pod("web")
-        exported = json.loads(await read_cluster(Path(cluster.kubeconfig_path), None))
+        exported = json.loads((await read_cluster(Path(cluster.kubeconfig_path), None)).objects)
         with pytest.raises(KubeconfigError, match="other"):
             await read_cluster(Path(cluster.kubeconfig_path), "other")
     kinds = Counter(each["kind"] for each in exported["items"])

@@ -31,7 +31,7 @@ from berth.api.trimming import with_whole
 from berth.cluster.pods import EquivalenceClasses
 from harness.builders.objects import a_pod
 
-LIMITS = Path(__file__).parents[3] / "docs" / "limits.md"
+LIMITS = Path(__file__).parents[3] / "docs" / "configuration.md"
 
 
 def expression(number: int, values: int = 1) -> SelectorRequirement:

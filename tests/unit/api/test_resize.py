@@ -125,6 +125,7 @@ def test_the_rest_of_the_status_is_kept():
     status = {"phase": "Running", "nominatedNodeName": "n2", "startTime": "2026-11-26T10:00:00Z"}
     status["conditions"] = [{"type": "Ready"}]
     status["resourceClaimStatuses"] = [{"name": "gpu", "resourceClaimName": "web-gpu"}]
+    status["extendedResourceClaimStatus"] = {"resourceClaimName": "web-extended-resources"}
     assert status.keys() == {field.encode_name for field in msgspec.structs.fields(PodStatus)}
     assert msgspec.to_builtins(read(reported({"cpu": "3"}, {"cpu": "3"}), **status).status) == status
 

@@ -1,11 +1,14 @@
 """How the cache changes with watch events, assumed pods and nominations."""
 
+import msgspec
 import pytest
 from msgspec import structs
 
+from berth.api.devices import ResourceClaim
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod, PodCondition
 from berth.api.workloads import Service
+from berth.cluster.devices.ledger import DeviceLedger
 from berth.kube.listwatch import Current, Deleted, Listed, ListedPart, Undecodable, Upserted
 from berth_binder.cache import NODES, PODS, Cache
 from berth_watcher.store import nominated_node
@@ -45,6 +48,26 @@ def test_assumed_pod_shown_elsewhere_counts_there_only(cache):
     show(cache, on_node(pod, "n2"))
     assert (cache.snapshot.pods_on("n1"), cache.snapshot.pods_on("n2")) == (0, 1)
     assert not cache.assumed_pods
+
+
+def a_claim(version: int, device: str = "") -> ResourceClaim:
+    metadata = {"name": "c", "namespace": "default", "uid": "u", "resourceVersion": str(version), "finalizers": ["f"]}
+    result = {"request": "r", "driver": "d", "pool": "p", "device": device}
+    status = {"allocation": {"devices": {"results": [result]}}} if device else {}
+    return msgspec.convert({"metadata": metadata, "status": status}, ResourceClaim)
+
+
+def test_watched_claims_reach_the_ledger_with_their_version_and_finalizers(cache):
+    claims, ledger = cache.snapshot.objects(ResourceClaim), DeviceLedger.of(cache.snapshot)
+    cache.observe(Upserted(kind="resourceclaim", object=a_claim(5)))
+    ledger.assume("u", a_claim(0, "x").status.allocation)
+    cache.observe(Upserted(kind="resourceclaim", object=a_claim(6)))
+    assert (claims.resource_version_of("u"), ledger.owners_of("d/p/x")) == ("6", ("u",))
+    assert claims.named("c", "default").metadata.finalizers == ["f"]
+    cache.observe(Upserted(kind="resourceclaim", object=a_claim(7, "y")))
+    assert (ledger.owners_of("d/p/x"), ledger.owners_of("d/p/y")) == ((), ("u",))
+    cache.observe(Listed(kind="resourceclaim", objects=[], resource_version="9"))
+    assert (ledger.owners_of("d/p/y"), claims.resource_version_of("u"), cache.reached("resourceclaim")) == ((), "", 9)
 
 
 def berths(pod: Pod, scheduler: str = "berth") -> Pod:

@@ -3,25 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
 
 import msgspec
 import pytest
 
 from berth.api.config.configuration import ExtenderConfiguration
+from berth.api.kinds import Kind
+from berth.api.node import Node
 from berth.api.pod import Container, Pod, ResourceRequirements
+from berth.extenders.wire import ExtenderError
+from berth.framework.extending import Extension
 from berth.framework.interface import Nomination
 from berth.framework.preemption import Evictions
 from berth.kube.http1 import Response
+from berth.leader import clients
 from berth.lifecycle.coreloop import Inbox
 from berth.messages.attempts import Outcome
+from berth.profiles.configuration import read_configuration
+from berth.settings.settings import Settings
+from berth_binder import service
 from berth_binder.apicalls import get_pod
 from berth_binder.effects import BinderEffects
-from berth_binder.events import AskAboutEvictions, Effect, EvictionsAnswered, GetPod, PostBinding
-from berth_binder.settings import CoreSettings
-from harness.worlds.binder_bench import BACKOFF, Bench, make_pod, posts, ranked, reads
+from berth_binder.events import AskAboutEvictions, AskAboutNodes, Effect, Event, GetPod, NodesAnswered, PostBinding
+from berth_binder.settings import BinderSettings, CoreSettings
+from harness.worlds.binder_bench import BACKOFF, Bench, make_node, make_pod, posts, ranked, reads
 
 GPU = "example.com/gpu"
 FAILED = 424
@@ -90,7 +101,43 @@ def test_an_api_server_that_does_not_show_the_pod_is_asked_again():
     assert reads(bench.wait(10)) == ["gpu"]
 
 
-# Questions about evictions.
+# Questions before evictions.
+
+
+@pytest.mark.parametrize(
+    ("fields", "called", "whole"),
+    [
+        pytest.param({"filter_verb": "f"}, True, {"node"}, id="it filters nodes, which it is sent"),
+        pytest.param({"filter_verb": "f", "node_cache_capable": True}, True, set(), id="it knows the nodes"),
+        pytest.param({"preempt_verb": "p"}, True, set(), id="it filters evictions"),
+        pytest.param({"bind_verb": "b"}, True, set(), id="it binds"),
+        pytest.param({"prioritize_verb": "p"}, False, set(), id="it gives points only"),
+    ],
+)
+async def test_the_binder_calls_extenders_that_filter_or_bind_and_keeps_nodes_for_them(
+    monkeypatch, fields, called, whole
+):
+    extender, process = ExtenderConfiguration(url_prefix="", name="", **fields), MagicMock(settings=Settings())
+    seen = []
+    monkeypatch.setattr(service, "Extenders", lambda found, *_, **_more: seen.append(found))
+    monkeypatch.setattr(clients, "Informers", lambda _client, kinds, *_, **_more: kinds)
+    monkeypatch.setattr(service, "BinderParts", _parts)
+    configuration = dataclasses.replace(read_configuration(None), extenders=(extender,))
+    with pytest.raises(_BuiltError) as built:
+        await service.serve(MagicMock(), process, configuration, BinderSettings())
+    assert seen == [[extender] if called else []]
+    assert {kind.name for kind in built.value.kinds if kind.keeps_whole is not None} == whole
+
+
+class _BuiltError(Exception):
+    kinds: list[Kind[Any]]
+
+
+def _parts(*, informers: list[Kind[Any]], **_more: object) -> None:
+    built = _BuiltError()
+    built.kinds = informers
+    raise built
+
 
 CANDIDATES = (Nomination("n1", ("uid-low",)),)
 
@@ -113,8 +160,8 @@ def about_evictions() -> AskAboutEvictions:
     return AskAboutEvictions(pod=pod, candidates=CANDIDATES, victims={"uid-low": make_pod("low")})
 
 
-async def answer_of(effects: BinderEffects, inbox: Inbox) -> EvictionsAnswered:
-    assert effects.carry_out(about_evictions()) is None
+async def answer_of(effects: BinderEffects, inbox: Inbox, asked: Effect | None = None) -> Event:
+    assert effects.carry_out(asked or about_evictions()) is None
     await asyncio.wait_for(inbox.wait(None), 10)
     (answer,) = inbox.drain()
     return answer
@@ -131,6 +178,30 @@ async def test_an_exception_on_the_way_to_an_extender_keeps_no_eviction():
 
     answer = await answer_of(*asking(fail))
     assert answer.evictions == Evictions(failure="asking extenders raised ZeroDivisionError")
+
+
+@pytest.mark.parametrize(
+    ("error", "failure"),
+    [
+        pytest.param(None, "", id="they keep one"),
+        pytest.param(ExtenderError("code 503"), "code 503", id="one fails"),
+        pytest.param(ZeroDivisionError(), "asking extenders raised ZeroDivisionError", id="an exception"),
+    ],
+)
+async def test_the_nodes_that_extenders_keep_are_an_event(error, failure):
+    effects, inbox = asking(Evictions)
+    nodes = {name: make_node(name) for name in ("n1", "n2")}
+
+    async def keep_the_first(pod: Pod, asked: dict[str, Node]) -> Extension:
+        assert (bytes(pod.whole), asked) == (b"{}", nodes)
+        if error is not None:
+            raise error
+        return Extension(asked=frozenset(asked), left=frozenset({"n1"}))
+
+    effects._extenders.filter = keep_the_first
+    answer = await answer_of(effects, inbox, AskAboutNodes(pod=about_evictions().pod, nodes=nodes))
+    left = frozenset() if error else frozenset({"n1"})
+    assert answer == NodesAnswered(pod=make_pod("vip"), asked=frozenset(nodes), left=left, failure=failure)
 
 
 async def test_the_end_of_a_leadership_waits_for_no_extender():

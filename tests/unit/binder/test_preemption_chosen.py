@@ -11,7 +11,7 @@ from berth.api.config.configuration import ExtenderConfiguration
 from berth.api.meta import LabelSelector, ObjectMeta
 from berth.api.pod import Affinity, Container, Pod, PodAffinity, PodAffinityTerm, PodCondition, ResourceRequirements
 from berth.api.workloads import BudgetStatus, PodDisruptionBudget, SelectorSpec
-from berth.framework.cycle import any_feasible_node
+from berth.framework.cycle import any_feasible_node, feasible_nodes
 from berth.framework.extending import EXTENDER
 from berth.framework.preemption import NO_CANDIDATE, Evictions, confirm
 from berth.kube.listwatch import Upserted
@@ -20,10 +20,19 @@ from berth.plugins.defaultpreemption import plugin
 from berth.plugins.defaultpreemption.victims import Cost, DisruptionBudgets, Victims
 from berth_binder.attempts.queue import ABOUT_EVICTIONS
 from berth_binder.core import MOST_QUESTIONS
-from berth_binder.events import AskAboutEvictions, ClearNomination, Effect, EvictionsAnswered, EvictPods, GetPod
+from berth_binder.events import (
+    AskAboutEvictions,
+    AskAboutNodes,
+    ClearNomination,
+    Effect,
+    EvictionsAnswered,
+    EvictPods,
+    GetPod,
+    NodesAnswered,
+)
 from berth_binder.settings import CoreSettings
 from harness.plugins.long_runs import often
-from harness.worlds.binder_bench import BACKOFF, PROFILE, Bench, labelled, make_pod, nominated, posts, ranked
+from harness.worlds.binder_bench import BACKOFF, PROFILE, Bench, labelled, make_pod, nominated, posts, ranked, reads
 
 HOSTNAME = "kubernetes.io/hostname"
 MOST = 2**63 - 1
@@ -213,6 +222,103 @@ def test_the_pod_that_extenders_are_sent_is_the_whole_one_of_the_api_server(benc
     assert bytes(evicted.pod.whole) == b""  # it is kept nowhere
 
 
+# Extenders that filter nodes.
+
+
+def filtered(bench: Bench, **verbs: str) -> Bench:
+    """With an extender that filters nodes for every pod, and two more nodes on which an important pod fits."""
+    bench.profiles[PROFILE].extenders = (
+        ExtenderConfiguration(url_prefix="", name="", **{"filter_verb": "filter", **verbs}),
+    )
+    bench.new_epoch(bench.epoch)
+    for name in ("free-1", "free-2"):
+        bench.show_node(name, cpu="1")
+    return bench
+
+
+def node_question(effects: list[Effect]) -> AskAboutNodes | None:
+    found = [each for each in effects if isinstance(each, AskAboutNodes)]
+    assert len(found) <= 1
+    assert not found or (evictions(effects), question(effects)) == ([], None)
+    return found[0] if found else None
+
+
+def filtering(bench: Bench, asked: AskAboutNodes, *left: str, failure: str = "") -> list[Effect]:
+    """The extenders keep these nodes, or one fails."""
+    answer = NodesAnswered(pod=asked.pod, asked=frozenset(asked.nodes), left=frozenset(left), failure=failure)
+    return bench.handle(answer)
+
+
+def test_no_eviction_follows_from_a_scorers_word_that_extenders_refuse_the_nodes_that_fit(bench):
+    pod = filtered(bench).show(important())
+    effects = bench.take(proposing(pod, "n2", "cheap"))
+    assert evictions(effects) == []
+    asked = node_question(effects)
+    assert {name: node.metadata.name for name, node in asked.nodes.items()} == {"free-1": "free-1", "free-2": "free-2"}
+    assert evictions(filtering(bench, asked, "free-2")) == []
+    (decision,) = bench.decisions
+    assert (decision.outcome, decision.reason) == (Outcome.CONFLICT, Reason.FITS)
+    assert decision.message == "it fits on node 'free-2' without an eviction"
+
+
+def test_pods_are_evicted_where_extenders_refuse_every_node_that_fits(bench):
+    pod = filtered(bench).show(important())
+    asked = node_question(bench.take(proposing(pod, "n1", "a")))
+    assert evictions(filtering(bench, asked)) == [("n2", ["cheap"])]
+    bench.evicted(pod, "n2")
+    assert bench.outcomes == ["preempting"]
+
+
+def test_extenders_are_not_asked_about_nodes_where_the_pod_fits_on_none(bench):
+    pod = filtered(bench).show(important(cpu="2"))
+    effects = bench.take(proposing(pod, "n2", "cheap"))
+    assert node_question(effects) is None
+    assert evictions(effects)
+
+
+def test_an_extender_that_fails_to_filter_is_an_error_of_the_pod_with_its_words(bench):
+    pod = filtered(bench).show(important())
+    asked = node_question(bench.take(proposing(pod, "n2", "cheap")))
+    assert evictions(filtering(bench, asked, failure="code 503")) == []
+    assert [(each.outcome, each.message) for each in bench.decisions] == [(Outcome.ERROR, "code 503")]
+
+
+def test_extenders_that_refuse_the_nodes_are_asked_about_evictions_next(bench):
+    pod = filtered(bench, preempt_verb="preempt").show(important())
+    asked = node_question(bench.take(proposing(pod, "n2", "cheap")))
+    then = question(filtering(bench, asked))
+    assert [each.node for each in then.candidates] == ["n2", "n1"]
+    assert evictions(keep(bench, then, "n1")) == [("n1", ["c"])]
+
+
+def test_a_node_that_fits_only_by_now_is_asked_about_before_an_eviction(bench):
+    pod = filtered(bench, preempt_verb="preempt").show(important())
+    then = question(filtering(bench, node_question(bench.take(proposing(pod, "n2", "cheap")))))
+    bench.show_node("late", cpu="1")
+    again = node_question(keep(bench, then, "n2"))
+    assert list(again.nodes) == ["late"]
+    assert evictions(keep(bench, question(filtering(bench, again)), "n2")) == [("n2", ["cheap"])]
+
+
+def test_extenders_are_asked_again_about_the_nodes_of_a_pod_that_has_changed(bench):
+    pod = filtered(bench).show(important())
+    asked = node_question(bench.take(proposing(pod, "n2")))
+    changed = bench.show(labelled(pod, 40))
+    assert node_question(bench.take(proposing(changed, "n2", n=2))) is None
+    again = node_question(filtering(bench, asked))
+    assert again.nodes.keys() == {"free-1", "free-2"}
+    assert evictions(filtering(bench, again)) == [("n2", ["cheap"])]
+
+
+def test_the_whole_pod_is_read_for_extenders_that_filter_nodes(bench):
+    bench.reads_preemptors = False
+    pod = filtered(bench).show(important())
+    (read,) = (each for each in bench.take(proposing(pod, "n1", "a")) if isinstance(each, GetPod))
+    assert read.keeps_whole
+    whole = msgspec.structs.replace(pod, whole=msgspec.Raw(b'{"spec":{}}'))
+    assert bytes(node_question(bench.reading(pod, whole)).pod.whole) == b'{"spec":{}}'
+
+
 # The cluster changes while extenders are asked.
 
 
@@ -345,6 +451,51 @@ def test_no_more_pods_are_asked_about_at_once_than_the_bound_and_all_are_in_the_
         bench.handle(EvictionsAnswered(pod=one.pod, evictions=Evictions()))
     late = [each for each in bench.wait(1.1) if isinstance(each, AskAboutEvictions)]
     assert len({one.pod.uid for one in (*asked, *late)}) == MOST_QUESTIONS + 2
+
+
+def test_a_pod_asked_about_again_keeps_its_place_among_those_asked_about(bench):
+    filtered(bench, preempt_verb="preempt")
+    pods = [bench.show(important_named(f"vip-{number}")) for number in range(MOST_QUESTIONS + 1)]
+    asked = [node_question(bench.take(proposing(pod, "n2"))) for pod in pods]
+    assert asked.pop() is None
+    bench.reads_preemptors = False
+    assert reads(filtering(bench, asked[0])) == ["vip-0"]
+    assert reads(bench.wait(1.0)) == [], "none takes its place"
+    assert question(bench.reading(pods[0], pods[0])) is not None, "about evictions"
+    assert reads(filtering(bench, asked[1], "free-1")) == ["vip-1"]
+    bench.reading(pods[1], pods[1])
+    assert bench.outcomes[-1] == Outcome.CONFLICT
+    assert reads(bench.wait(1.1)) == [f"vip-{MOST_QUESTIONS}"]
+
+
+def test_pods_being_read_count_among_those_asked_about(bench):
+    extended(bench)
+    bench.reads_preemptors = False
+    pods = [bench.show(important_named(f"vip-{number}")) for number in range(MOST_QUESTIONS + 1)]
+    assert reads(bench.take(proposing(pods[0], "n2"))) == ["vip-0"]
+    asked = []
+    for pod in pods[1:]:
+        effects = bench.take(proposing(pod, "n2"))
+        if reads(effects):
+            asked.append(question(bench.reading(pod, pod)))
+    assert len(asked) == MOST_QUESTIONS - 1
+    assert question(bench.reading(pods[0], pods[0])) is not None
+
+
+def test_a_pod_that_cannot_be_read_leaves_its_place_among_those_asked_about(bench):
+    extended(bench)
+    bench.reads_preemptors = False
+    for number in range(MOST_QUESTIONS):
+        pod = bench.show(important_named(f"vip-{number}"))
+        bench.take(proposing(pod, "n2"))
+        bench.reading(pod, None, *([503] if number % 2 else []))
+    pod = bench.show(important_named("vip"))
+    bench.take(proposing(pod, "n2"))
+    assert question(bench.reading(pod, pod)) is not None
+
+
+def important_named(name: str) -> Pod:
+    return make_pod(name, spec={"priority": 1000})
 
 
 def test_pods_of_a_slow_extender_hold_up_no_question_to_others(bench):
@@ -487,6 +638,24 @@ def test_no_hostile_proposal_evicts_more_than_the_best_dry_run_that_extenders_ke
         found = evictions(keep(bench, asked, *kept))
         assert [costs[node] for node, _ in found] == ([min(kept.values())] if kept else [])
         assert [node for node, _ in found if node not in kept] == []
+
+
+@pytest.mark.parametrize("seed", range(often(60)))
+def test_no_hostile_proposal_evicts_where_extenders_keep_a_node_that_fits(seed):
+    chance = random.Random(seed)
+    bench = filtered(a_random_bench(chance))
+    pod = bench.show(a_random_preemptor(chance))
+    fitting = set(feasible_nodes(pod, bench.cache.snapshot, bench.profiles[PROFILE]))
+    costs = {f"n{each}": cost_of(pod, f"n{each}", bench) for each in range(1, bench.nodes + 1)}
+    possible = [cost for cost in costs.values() if cost is not None]
+    for n in range(1, 6):
+        bench.succeed()
+        effects = bench.take(a_hostile_proposal(chance, pod, bench, n))
+        asked = node_question(effects)
+        assert (set(asked.nodes) if asked else set()) == fitting
+        left = [node for node in fitting if chance.random() < 0.2]
+        found = evictions(filtering(bench, asked, *left) if asked else effects)
+        assert [costs[node] for node, _ in found] == ([] if left or not possible else [min(possible)])
 
 
 def test_the_random_clusters_need_evictions():

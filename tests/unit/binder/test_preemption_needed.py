@@ -11,7 +11,7 @@ import pytest
 from berth.api.config.configuration import ExtenderConfiguration
 from berth.api.pod import Pod
 from berth.messages.attempts import Outcome, Preemption, Ranked, Reason, Victim
-from berth_binder.events import Effect, EvictPods
+from berth_binder.events import Effect, EvictPods, NodesAnswered
 from harness.worlds.binder_bench import Bench, at_version, gated, labelled, make_pod, on_node, ranked, reads
 
 FRESH = {"evaluated": 2, "view_age_seconds": 1.0}
@@ -56,12 +56,14 @@ def test_free_node_that_the_scorer_did_not_know_is_a_conflict_and_no_eviction(be
     assert "late" in bench.decisions[0].message
 
 
-def test_node_that_passes_the_filters_is_no_conflict_when_extenders_filter_the_pod_too(bench):
+def test_no_pod_is_evicted_before_extenders_have_refused_the_node_that_passes_the_filters(bench):
     bench.show_node("rejected", cpu="4")
     pod = bench.show(important())
     bench.profiles["berth"].extenders = (ExtenderConfiguration(url_prefix="", name="", filter_verb="filter"),)
     effects = bench.take(proposing(pod, evaluated=3))
     assert (reads(effects), bench.decisions) == (["vip"], [])
+    assert not evicts(bench.reading(pod, pod))
+    bench.handle(NodesAnswered(pod=pod, asked=frozenset({"rejected"})))
     assert evicts(bench.reading(pod, pod))
 
 

@@ -52,9 +52,11 @@ def test_a_subject_is_of_the_latest_pod_of_its_name(cache):
     assert cache.uid_at(SUBJECT) is None
 
 
-def test_pods_of_other_schedulers_have_no_subject(cache):
-    show(cache, berths(make_pod("web"), "another"))
+def test_a_pod_of_a_scheduler_that_a_newer_binder_may_know_has_a_subject(cache):
+    pod = show(cache, berths(make_pod("web"), "another"))
     assert cache.uid_at(SUBJECT) is None
+    assert cache.uid_at("berth.ranked.another.default.web") == pod.uid
+    show(cache, on_node(pod, "n1"))
     assert cache.uid_at("berth.ranked.another.default.web") is None
 
 

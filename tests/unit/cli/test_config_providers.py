@@ -43,9 +43,10 @@ def test_every_name_that_the_flag_takes_is_listed_before_and_after_gates():
     assert provider["beside"] == {
         "preEnqueue": [{"name": "SchedulingGates"}],
         "preFilter": [{"name": "DynamicResources"}],
+        "filter": [{"name": "DynamicResources"}],
         "postFilter": [{"name": "DefaultPreemption"}],
-        "reserve": [{"name": "VolumeBinding"}],
-        "preBind": [{"name": "VolumeBinding"}],
+        "reserve": [{"name": "VolumeBinding"}, {"name": "DynamicResources"}],
+        "preBind": [{"name": "VolumeBinding"}, {"name": "DynamicResources"}],
     }
 
 

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from berth.bus.stages import publish_decision
+from berth.bus.topology import DECISIONS
 from berth.cluster.snapshot import Snapshot
 from berth.exits import UsageError
 from berth.messages.attempts import Decision, Outcome
@@ -33,6 +34,10 @@ class Past:
             outcome = Outcome.UNSCHEDULABLE if number % 2 else Outcome.BOUND
             await publish_decision(self.session, a_decision(f"web-{number}", outcome))
             clock.advance(timedelta(seconds=1))
+
+    async def forget(self, decisions: int) -> None:
+        for sequence in range(1, decisions + 1):
+            await self.session.delete(DECISIONS, sequence)
 
     async def at(self, begin: float, end: float) -> dict[str, object]:
         return await decisions_json(self.session, self.begin + begin, self.begin + end, Snapshot())
@@ -88,6 +93,14 @@ async def test_a_time_without_decisions_is_empty(past: Past):
     for begin, end in ((3600, 3700), (19.5, 19.6)):
         found = await past.at(begin, end)
         assert (found["decisions"], found["figures"].outcomes) == ([], {})
+
+
+async def test_a_time_whose_begin_nats_no_longer_keeps_is_known_from_its_first_decision_on(past: Past):
+    await past.forget(8)
+    begins = [(await past.at(begin, 14))["figures"].since - past.begin for begin in (5, 7, 8, 10)]
+    assert begins == [8, 8, 8, 10]
+    gone = await past.at(2, 6)
+    assert (gone["figures"].since, gone["decisions"]) == (past.begin + 6, [])
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ def test_the_runner_up_has_what_made_the_difference():
 def test_of_equal_nodes_with_equal_pods_one_is_taken_by_the_uid():
     first, second = CANDIDATES
     equal = [first, msgspec.structs.replace(second, total=393, pods=2)]
-    taken = "the best nodes were equal, and one of them was taken by the pod's uid"
+    taken = "the best nodes were equal, and a hash of the attempt chose one of them"
     assert lines(decided(candidates=equal))[-1] == f"runner-up: node-b with 393 as well; {taken}"
     equal[1] = msgspec.structs.replace(second, total=393)
     assert lines(decided(candidates=equal))[-1] == "runner-up: node-b with 393 as well; it has 3 pods, and node-a 2"

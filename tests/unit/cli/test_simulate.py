@@ -9,6 +9,7 @@ from berth_cli.commands import simulate as command
 from berth_cli.commands.simulate import first_rows, row_of, summary_of
 from berth_cli.commands.simulate import table_of as table_of_rows
 from berth_cli.simulate.engine import NodeRejection, PodReport, ReportCounts
+from berth_cli.simulate.live import RunningCluster
 from harness.worlds.printed import printed, words
 
 FULL = NodeRejection(plugin="NodeResourcesFit", reasons=("Insufficient cpu",))
@@ -113,7 +114,8 @@ def typed(monkeypatch):
 
     async def read_cluster(kubeconfig, context):
         read.append((kubeconfig and kubeconfig.name, context))
-        return json.dumps({"apiVersion": "v1", "kind": "List", "items": [NODE]}).encode()
+        objects = json.dumps({"apiVersion": "v1", "kind": "List", "items": [NODE]}).encode()
+        return RunningCluster(objects=objects, summary="1 object of the cluster at https://its.example")
 
     def run(*words, given=""):
         done = CliRunner().invoke(command.app, words, input=given)
@@ -129,6 +131,7 @@ def test_a_pod_of_any_scheduler_is_placed_on_a_running_cluster(typed, flags):
     code, out, err, read = typed(*flags, "--pods", "-", given=json.dumps(WEB))
     assert (code, read) == (0, [("its.yaml", None) if "its.yaml" in flags else (None, "prod")])
     assert ["default/web", "n1", "1", "of", "1", "the", "only", "one", "possible"] in words(out.splitlines())
+    assert "berth: read 1 object of the cluster at https://its.example\n" in err
     assert "1 pod of schedulerName 'default-scheduler', which no profile has: placed by the profile 'berth'" in err
 
 

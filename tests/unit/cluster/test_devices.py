@@ -10,10 +10,13 @@ import pytest
 from berth.api.devices import AllocationResult, DeviceClass, ResourceClaim, ResourceSlice
 from berth.api.node import Node
 from berth.api.resources import exact, quantity_text
+from berth.cluster.buckets import MirroredSnapshot
 from berth.cluster.devices.extended import ExtendedResources
 from berth.cluster.devices.ledger import DeviceLedger
 from berth.cluster.devices.pools import DevicePools, PoolState
 from berth.cluster.snapshot import Snapshot
+from berth.messages.attempts import MirrorEntry, encode_entry
+from berth.messages.subjects import Term
 
 Json = dict[str, Any]
 
@@ -83,6 +86,27 @@ ZONE_A = {
 )
 def test_a_node_sees_the_pools_in_order_and_with_their_state(slices, expected):
     assert seen(slices, zone="a") == expected
+
+
+def mirrored(mirror: MirroredSnapshot, kind: str, key: str, thing: Json) -> None:
+    entry = MirrorEntry(term=Term(1), object=msgspec.Raw(msgspec.json.encode(thing)))
+    mirror.apply(f"{kind}.{key}", encode_entry(entry))
+
+
+def test_the_mirror_brings_pools_allocations_and_classes_to_a_scorer():
+    mirror = MirroredSnapshot(Snapshot())
+    pools, ledger = DevicePools.of(mirror.snapshot), DeviceLedger.of(mirror.snapshot)
+    mirrored(mirror, "resourceslice", "s", slice_named("s", "x", "y"))
+    mirrored(mirror, "deviceclass", "gpu", {"metadata": {"name": "gpu"}, "spec": {"extendedResourceName": "e.com/gpu"}})
+    result = {"request": "r", "driver": "d", "pool": "p", "device": "x"}
+    claim = {"metadata": {"name": "c", "namespace": "default", "uid": "u"}}
+    mirrored(mirror, "resourceclaim", "u", {**claim, "status": {"allocation": {"devices": {"results": [result]}}}})
+    assert [each.device.name for each in pools] == ["x", "y"]
+    assert ledger.owners_of("d/p/x") == ("u",)
+    assert ExtendedResources.of(mirror.snapshot).class_of("e.com/gpu").metadata.name == "gpu"
+    mirrored(mirror, "resourceclaim", "u", claim)
+    mirror.apply("resourceslice.s", None)
+    assert (list(pools), ledger.owners_of("d/p/x")) == ([], ())
 
 
 def test_changes_name_the_nodes_that_they_concern():

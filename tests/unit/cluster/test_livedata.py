@@ -6,6 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from berth.cluster.buckets import LiveDataReader
 from berth.cluster.livedata import MAX_FACT_BYTES, MAX_UNKNOWN
@@ -41,11 +43,11 @@ def test_queries_that_no_plugin_reads_cost_their_samples_and_end_with_them():
     tracemalloc.start()
     for number in range(300):
         snapshot.live.set_bandwidth(f"unread-{number}", "n1", sample(5.0))
-        snapshot.live.set_fact(f"unread-{number}", "n1", msgspec.Raw(b"1"))
+        snapshot.live.set_fact(f"unread-{number}", "n1", msgspec.Raw(b"1"), stored_at=0.0)
     alive = tracemalloc.get_traced_memory()[0]
     for number in range(300):
         snapshot.live.set_bandwidth(f"unread-{number}", "n1", None)
-        snapshot.live.set_fact(f"unread-{number}", "n1", None)
+        snapshot.live.set_fact(f"unread-{number}", "n1", None, stored_at=0.0)
     gc.collect()
     left = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
@@ -69,17 +71,17 @@ def test_samples_of_nodes_that_do_not_exist_are_bounded_and_take_no_place_of_one
 def test_facts_are_bounded_in_bytes_and_the_oldest_end_first():
     snapshot, fact = Snapshot(), msgspec.Raw(b'"%b"' % (b"x" * 60_000))
     fit = MAX_FACT_BYTES // 60_000
-    snapshot.live.set_fact("power", "honest", msgspec.Raw(b"1"))
+    snapshot.live.set_fact("power", "honest", msgspec.Raw(b"1"), stored_at=0.0)
     for number in range(fit + 100):
-        snapshot.live.set_fact("power", f"junk-{number}", fact)
-        snapshot.live.set_fact("power", "honest", msgspec.Raw(b"2"))
+        snapshot.live.set_fact("power", f"junk-{number}", fact, stored_at=0.0)
+        snapshot.live.set_fact("power", "honest", msgspec.Raw(b"2"), stored_at=0.0)
     assert fit - 10 < len(snapshot.live.facts("power")) <= fit + 1
     assert snapshot.live.fact("power", "junk-0") is None
     assert snapshot.live.fact("power", "honest") == msgspec.Raw(b"2")
     for node in list(snapshot.live.facts("power")):
-        snapshot.live.set_fact("power", node, None)
+        snapshot.live.set_fact("power", node, None, stored_at=0.0)
     assert snapshot.live.facts("power") == {}
-    snapshot.live.set_fact("power", "again", fact)
+    snapshot.live.set_fact("power", "again", fact, stored_at=0.0)
     assert snapshot.live.fact("power", "again") == fact
 
 
@@ -181,6 +183,71 @@ def test_facts_of_sources_that_no_plugin_reads_are_not_kept_and_those_of_other_n
     assert snapshot.live.fact("disk", "a") == msgspec.Raw(b'{"free": 5}')
     assert not any(snapshot.live.facts(f"junk-{number}") for number in range(100))
     assert [node for node in snapshot.live.facts("disk") if not node.startswith("junk")] == ["a"]
+
+
+def test_a_fact_counts_until_five_minutes_after_it_was_stored_whatever_time_it_states():
+    snapshot = Snapshot()
+    reader = LiveDataReader(snapshot.live, SOURCES)
+    reader.apply("facts", "disk.wrong", b'{"free": 0, "sampled_at": "2099-01-01T00:00:00Z"}', T0)
+    reader.apply("facts", "disk.again", b'{"free": 0}', T0 + timedelta(seconds=1))
+    reader.apply("facts", "disk.again", b'{"free": 9}', T0 + timedelta(seconds=299))
+    with pytest.raises(DecodeError):
+        reader.apply("facts", "disk.wrong", b"{not json", T0 + timedelta(seconds=299))
+    snapshot.live.observe_time((T0 + timedelta(seconds=300)).timestamp())
+    assert set(snapshot.live.facts("disk")) == {"wrong", "again"}
+
+    snapshot.live.observe_time((T0 + timedelta(seconds=301)).timestamp())
+
+    assert dict(snapshot.live.facts("disk")) == {"again": msgspec.Raw(b'{"free": 9}')}
+    assert snapshot.live.fact("disk", "wrong") is None
+
+
+def test_a_reader_that_starts_takes_no_fact_that_has_ended():
+    snapshot = Snapshot()
+    snapshot.live.observe_time((T0 + timedelta(hours=1)).timestamp())
+    reader = LiveDataReader(snapshot.live, SOURCES)
+    reader.apply("facts", "disk.old", b'{"free": 0}', T0)
+    reader.apply("facts", "disk.new", b'{"free": 1}', T0 + timedelta(minutes=56))
+    assert list(snapshot.live.facts("disk")) == ["new"]
+
+
+@settings(deadline=None)
+@given(stamps=st.lists(st.integers(0, 600), min_size=1, max_size=20), seconds=st.integers(0, 900))
+def test_a_fact_ends_five_minutes_after_its_time_also_when_the_clock_of_nats_fell_back(stamps, seconds):
+    """Another server leads the stream, and its clock is behind: a later fact has an earlier time."""
+    snapshot = Snapshot()
+    for number, stamp in enumerate(stamps):
+        snapshot.live.set_fact("disk", f"n{number}", msgspec.Raw(b"1"), stored_at=float(stamp))
+    snapshot.live.observe_time(float(seconds))
+    facts = snapshot.live.facts("disk")
+    assert not any(f"n{number}" in facts for number, stamp in enumerate(stamps) if seconds - stamp > 300)
+    assert all(f"n{number}" in facts for number in range(len(stamps)) if seconds - min(stamps[number:]) <= 300)
+
+
+@settings(deadline=None)
+@given(
+    writes=st.lists(st.tuples(st.integers(0, 200), st.sampled_from("abc"), st.none() | st.integers(0, 9)), max_size=30),
+    early=st.integers(0, 30),
+)
+def test_two_readers_know_the_same_facts_whenever_they_started(writes, early):
+    """One reads each entry as it is stored; the other has only the last entry of each key, later."""
+    followed, fresh = Snapshot(), Snapshot()
+    stored, now = {}, T0
+    for seconds, node, value in writes:
+        now += timedelta(seconds=seconds)
+        entry = ("facts", f"disk.{node}", None if value is None else b"%d" % value, now)
+        LiveDataReader(followed.live, SOURCES).apply(*entry)
+        stored.pop(node, None)
+        stored[node] = entry
+    now += timedelta(seconds=early)
+    for snapshot in (followed, fresh):
+        snapshot.live.observe_time(now.timestamp())
+    for entry in stored.values():
+        LiveDataReader(fresh.live, SOURCES).apply(*entry)
+
+    expected = {n: e[2] for n, e in stored.items() if e[2] is not None and now - e[3] <= timedelta(minutes=5)}
+    for snapshot in (followed, fresh):
+        assert {node: bytes(fact) for node, fact in snapshot.live.facts("disk").items()} == expected
 
 
 def test_facts_are_any_json():

@@ -119,7 +119,7 @@ def copy_live_data(followed: Snapshot, fresh: Snapshot) -> None:
     for node, sample in followed.live.bandwidth(QUERY.token).samples().items():
         fresh.live.set_bandwidth(QUERY.token, node, sample)
     for node, fact in followed.live.facts(SOURCE).items():
-        fresh.live.set_fact(SOURCE, node, fact)
+        fresh.live.set_fact(SOURCE, node, fact, stored_at=followed.live.now)
     fresh.live.observe_time(followed.live.now)
 
 

@@ -244,7 +244,7 @@ def test_no_device_is_given_twice_while_claims_come_and_go():
         allocator = Allocator.of(case.world.snapshot)
         for _ in range(30):
             name = chance.choice(names)
-            if allocator.ledger.is_assumed(name):
+            if allocator.ledger.assumed(name) is not None:
                 allocator.ledger.forget(name)
                 continue
             claim = case.world.named("ResourceClaim", name, "d")

@@ -252,6 +252,15 @@ def test_rankings_after_one_that_the_recorder_missed_are_left_out():
     assert found.equal.total() >= 30
 
 
+def test_rankings_after_one_that_their_scorer_missed_are_left_out():
+    world = history(4)
+    missed = world.recording.messages["RANKED"][29].sequence
+    changed(world, 30, received=msgspec.structs.replace(rankings(world)[30].received, missed=missed))
+    found = counts(world)
+    assert found.different == 0
+    assert found.left_out == {"ranked soon after rankings that the scorer missed": 1}
+
+
 def test_messages_that_cannot_be_decoded_are_counted():
     world = history()
     there = world.recording.messages["RANKED"]

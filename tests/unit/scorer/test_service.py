@@ -35,6 +35,7 @@ from berth.settings.settings import Numbers, Settings
 from berth_scorer import core
 from berth_scorer.service import serve
 from harness.fakes.jumping_loop import LoopTime
+from harness.fakes.memory_bus import MemorySession
 from harness.fakes.recording_meter import RecordingMeter
 
 pytestmark = pytest.mark.slow  # waits in real time
@@ -180,6 +181,22 @@ async def test_a_ranking_has_the_positions_of_its_view(bus, session, monkeypatch
     assert first.received == Received(pending=asked.sequence)
     assert (second.received.ranked, second.received.pending) == (peers.sequence, again.sequence)
     assert set(second.received.expired) == {first.pod.uid, "peer"}
+
+
+async def test_a_ranking_names_the_newest_copy_that_did_not_arrive(bus, session, monkeypatch):
+    async def losing(self, subject, listener, **more):
+        await subscribe(self, subject, lambda stored: None if "lost" in stored.subject else listener(stored), **more)
+
+    subscribe = MemorySession.subscribe_stored
+    monkeypatch.setattr(MemorySession, "subscribe_stored", losing)
+    await write_node(session, node("n1"))
+    async with scorer(bus):
+        await publish_ranked(session, peers_proposal("early"))
+        lost = await publish_ranked(session, peers_proposal("lost"))
+        late = await publish_ranked(session, peers_proposal("late"))
+        await publish_pending(session, pending("web"))
+        received = (await ranked(session, 4))[3].received
+    assert (received.missed, received.ranked) == (lost.sequence, late.sequence)
 
 
 async def counts_no_proposal(session):

@@ -8,10 +8,14 @@ import sys
 import msgspec
 import pytest
 
+from berth.api.devices import ResourceClaim, ResourceSlice
 from berth.api.meta import ObjectMeta
 from berth.api.node import Node
 from berth.api.pod import Pod, PodCondition, PodSpec, PodStatus, Toleration
 from berth.bus.interface import Entry
+from berth.cluster.buckets import MirroredSnapshot
+from berth.cluster.devices.pools import DevicePools
+from berth.cluster.snapshot import Snapshot
 from berth.kube.listwatch import Current, Listed, ListedPart
 from berth.messages.attempts import decode_entry, decode_watermark
 from berth.messages.subjects import Term
@@ -27,6 +31,7 @@ from berth_watcher.events import (
     WriteKey,
 )
 from berth_watcher.mirror import NO_CHANGE, DesiredEntry, Mirror, Watermarks, trimmed
+from harness.builders.devices import the_largest_slice
 from harness.plugins.long_runs import often
 from harness.worlds.watcher_world import EPOCH, WatcherUnderTest, a_namespace, a_node, a_pod, foreign_value
 
@@ -464,6 +469,44 @@ def test_object_of_which_no_form_fits_is_left_out_and_the_mirror_goes_on():
     assert watcher.mirrored("node.n1") is None
     watcher.delete(a_node("n1", labels=labels, version=4))
     assert watcher.core.figures(watcher.now).reduced == {}
+
+
+def _a_claim(version: int = 1, **status: object) -> ResourceClaim:
+    metadata = {"name": "c", "namespace": "default", "uid": "u", "resourceVersion": str(version), "finalizers": ["f"]}
+    config = {"opaque": {"driver": "d", "parameters": {"k": version}}}
+    return msgspec.convert(
+        {"metadata": metadata, "spec": {"devices": {"config": [config]}}, "status": status}, ResourceClaim
+    )
+
+
+def test_a_claim_is_mirrored_without_what_only_drivers_and_the_binder_read():
+    watcher = WatcherUnderTest(kinds=("resourceclaim",)).lead(_a_claim(1))
+    first = watcher.bucket["resourceclaim.u"]
+    watcher.show(_a_claim(2))
+    assert watcher.bucket["resourceclaim.u"] == first
+    assert b"opaque" not in first.data
+    assert b"finalizers" not in first.data
+    allocation = {"devices": {"results": [{"request": "r", "driver": "d", "pool": "p", "device": "x"}]}}
+    watcher.show(_a_claim(3, allocation=allocation))
+    assert b'"device":"x"' in watcher.bucket["resourceclaim.u"].data
+
+
+def test_a_slice_of_any_size_reaches_the_devices_of_a_scorer():
+    large = the_largest_slice()
+    watcher = WatcherUnderTest(kinds=("resourceslice",)).lead(large)
+    entry = watcher.bucket["resourceslice.large"]
+    mirrored = MirroredSnapshot(Snapshot())
+    mirrored.apply(entry.key, entry.data)
+    assert len(entry.data) < 300_000
+    assert list(mirrored.snapshot.objects(ResourceSlice)) == [large]
+    assert [each.device.name for each in DevicePools.of(mirrored.snapshot)][::127] == ["device-0", "device-127"]
+
+
+def test_a_slice_that_another_leader_mirrored_is_not_written_again():
+    watcher = WatcherUnderTest(kinds=("resourceslice",))
+    watcher.put("resourceslice.large", DesiredEntry(object=the_largest_slice()).encoded(Term(6)))
+    watcher.lead(the_largest_slice())
+    assert watcher.bucket["resourceslice.large"].sequence == 1
 
 
 def test_change_during_the_refusal_of_a_large_pod_is_written():

@@ -22,7 +22,7 @@ from berth.decoding import version_number
 from berth.errors import BerthError, DecodeError, TemporaryError
 from berth.extenders.client import Extenders, HttpExtender
 from berth.extenders.wire import ExtenderError
-from berth.framework.interface import KeepVolume, Write
+from berth.framework.interface import KeepVolume, SelectNode, Write
 from berth.kube.client import KubeClient
 from berth.kube.errors import ApiUnreachableError, missing_right
 from berth.kube.http1 import Response
@@ -435,7 +435,11 @@ async def write_volumes(client: KubeClient, effect: WriteVolumes) -> VolumesAnsw
 
 
 async def _write(client: KubeClient, request: Write) -> Response:
-    return await (keep_volume(client, request) if isinstance(request, KeepVolume) else select_node(client, request))
+    if isinstance(request, KeepVolume):
+        return await keep_volume(client, request)
+    if isinstance(request, SelectNode):
+        return await select_node(client, request)
+    raise TypeError("claims of devices are not written yet")
 
 
 def _pod_answer(uid: str, response: Response) -> PodAnswer:

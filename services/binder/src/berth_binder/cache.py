@@ -71,7 +71,7 @@ class Cache:
         self._schedulers = frozenset(schedulers)
         self.nominated_pods = NominatedPods(self.snapshot)
         self._unbound: dict[str, Pod] = {}
-        self._by_subject: dict[str, str] = {}  # uids of unbound pods of the schedulers, by the subject of their RANKED
+        self._by_subject: dict[str, str] = {}  # uids of unbound pods, by the subject of their RANKED
         self._bound: set[str] = set()
         self._assumed: dict[str, AssumedPod] = {}
         self.foreign_bindings = ForeignBindings()
@@ -217,11 +217,10 @@ class Cache:
         if is_bound(pod):
             self._set_bound(pod)
             return
-        is_new = uid not in self._unbound
+        if uid not in self._unbound:
+            self._by_subject[_subject_of(pod)] = uid  # of any scheduler: a newer binder may have its profile
         self._unbound[uid] = pod
         if pod.spec.scheduler_name in self._schedulers:
-            if is_new:
-                self._by_subject[_subject_of(pod)] = uid
             self.highest_fence = max(self.highest_fence, fence_epoch(pod))
         if uid not in self._assumed:
             self._update_nomination(pod)
@@ -239,7 +238,7 @@ class Cache:
 
     def _take_unbound(self, uid: str) -> Pod | None:
         pod = self._unbound.pop(uid, None)
-        if pod is not None and pod.spec.scheduler_name in self._schedulers:
+        if pod is not None:
             subject = _subject_of(pod)
             if self._by_subject.get(subject) == uid:  # else a later pod of that name has it
                 del self._by_subject[subject]
@@ -276,7 +275,7 @@ class Cache:
         return self._unbound.get(uid)
 
     def uid_at(self, subject: str) -> str | None:
-        """The uid of the unbound pod of these schedulers whose rankings have this subject, if the watch shows one."""
+        """The uid of the unbound pod whose rankings have this subject, if the watch shows one."""
         return self._by_subject.get(subject)
 
     def notify(self, on_shown: Callable[[str], None] | None) -> None:

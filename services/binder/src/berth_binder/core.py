@@ -5,8 +5,7 @@ its Binding is posted. The API's answer becomes a Decision, and the message is a
 (docs/protocol.md, 5 and 6).
 
 Messages are examined in stream order, each when another request may be in flight, so that the check sees the newest
-state. A pod without an answer to its Binding stays assumed and pauses; the pods behind it go on. While the API server
-does not answer at all, messages are examined one at a time, with pauses.
+state. A pod without an answer to its Binding stays assumed and pauses; the pods behind it go on.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from berth.api.pod import Pod, changed, is_gone_while_unbound
+from berth.api.pod import Pod, is_gone_while_unbound
 from berth.api.trimming import without_whole
 from berth.decoding import version_number
 from berth.framework.profile import Profile
@@ -30,11 +29,12 @@ from berth_binder.attempts.queue import BindingQueue, Suspects, given_up, waits_
 from berth_binder.attempts.strays import Strays
 from berth_binder.cache import Cache
 from berth_binder.decisions.conflictcheck import ConflictCheck
-from berth_binder.decisions.preemption import PreemptionCheck, evictions, verdict_after_evicting
+from berth_binder.decisions.preemption import PreemptionCheck, evictions, verdict_after_evicting, verdict_on_nodes
 from berth_binder.decisions.verdict import (
     GONE,
     EvictionPlan,
     EvictionQuestion,
+    NodeQuestion,
     Placement,
     Verdict,
     bound,
@@ -58,6 +58,7 @@ from berth_binder.events import (
     EvictionAnswer,
     EvictionsAnswered,
     LogMissingRight,
+    NodesAnswered,
     NominationAnswer,
     NominationCleared,
     PodAnswer,
@@ -76,11 +77,12 @@ from berth_binder.events import (
 )
 from berth_binder.settings import CoreSettings
 
-# Pods about whose evictions the same extenders are asked at once; further ones wait.
+# Pods about which the same extenders are asked at once before evictions; further ones wait.
 MOST_QUESTIONS: Final = 32
 UNSEEN: Final = Status(Code.WAIT, ("the watch has not shown the writes before the Binding yet",), "the API server")
 
 A = TypeVar("A", bound=RequestAnswer)
+Found = Verdict | Placement | EvictionPlan | EvictionQuestion | NodeQuestion
 
 
 class BinderCore:
@@ -109,7 +111,7 @@ class BinderCore:
         self._queue = BindingQueue(self._settings)
         self._attempts: dict[str, BindingAttempt] = {}
         self._in_flight: set[str] = set()  # uids of pods with a request in flight, at most one a pod
-        # By uid of a pod about whose evictions extenders are asked, these extenders. Such a pod is not in flight.
+        # Extenders that are asked before a pod's evictions, by its uid: from its reading until it is decided or paused.
         self._asked: dict[str, tuple[str, ...]] = {}
         # Pods in flight that an extender binds. They take no place, so that a slow extender delays no other Binding.
         self._at_extender: set[str] = set()
@@ -189,8 +191,8 @@ class BinderCore:
                 return self._on_answer(event, self._after_writing, now)
             case NominationAnswer():
                 return self._on_answer(event, self._after_nominating, now)
-            case EvictionsAnswered():
-                return self._on_evictions(event, now)
+            case EvictionsAnswered() | NodesAnswered():
+                return self._on_extenders(event, now)
             case RequestFailed():
                 return self._on_failure(event, now)
             case TryCounted():
@@ -333,7 +335,7 @@ class BinderCore:
             found = self._find(attempt, pod)
         return self._read_preemptor(attempt, now) if found is None else self._go_to(found, attempt, now)
 
-    def _find(self, attempt: BindingAttempt, pod: Pod) -> Verdict | Placement | EvictionPlan | EvictionQuestion | None:
+    def _find(self, attempt: BindingAttempt, pod: Pod) -> Found | None:
         """A node, pods to evict, or the verdict that there is no node; ``None``: read the pod before an eviction."""
         ranked = attempt.latest.ranked
         found, proposed = self._check.examine(ranked, pod), ranked.preemption
@@ -341,42 +343,42 @@ class BinderCore:
         if not is_rejected or proposed is None:
             return found
         profile = self._profiles[ranked.profile]
-        if attempt.read is None:
-            return self._preemption.verdict(ranked, proposed, pod, profile)
-        answered, attempt.answered = attempt.answered, None
-        if answered is None or changed(answered.pod, pod):
-            attempt.asked = frozenset()
-        kept = answered.evictions if answered is not None and attempt.asked else None
+        verdict = self._preemption.verdict(ranked, proposed, pod, profile)
+        if attempt.read is None or verdict is not None:
+            return verdict
+        answered = attempt.take_answer(pod)
+        verdict = verdict_on_nodes(answered) if isinstance(answered, NodesAnswered) else None
+        first = verdict or self._preemption.about_nodes(pod, profile, attempt.refused)
+        if first is not None:
+            return first
+        kept = answered.evictions if isinstance(answered, EvictionsAnswered) else None
         return self._preemption.plan(ranked, proposed, pod, profile, kept, attempt.asked)
 
     def _read_preemptor(self, attempt: BindingAttempt, now: float) -> list[Effect]:
         """Ask the API server for the pod, not a watch: a deleted or changed pod must not evict others."""
         profile = self._profiles[attempt.latest.ranked.profile]
-        extenders = profile.asked_about_evictions(attempt.pod) if attempt.answered is None else ()
-        if extenders and [*self._asked.values()].count(extenders) >= MOST_QUESTIONS:
-            return [*self._suspects.clear(attempt.uid), *self._queue.wait_to_ask(attempt, now)]
+        extenders = profile.asked_before_evictions(attempt.pod)
+        if extenders and attempt.uid not in self._asked:
+            if [*self._asked.values()].count(extenders) >= MOST_QUESTIONS:
+                return [*self._suspects.clear(attempt.uid), *self._queue.wait_to_ask(attempt, now)]
+            self._asked[attempt.uid] = extenders
         return self._read(attempt)
 
-    def _go_to(
-        self, found: Verdict | Placement | EvictionPlan | EvictionQuestion, attempt: BindingAttempt, now: float
-    ) -> list[Effect]:
+    def _go_to(self, found: Found, attempt: BindingAttempt, now: float) -> list[Effect]:
         if isinstance(found, Verdict):
             return self._decide(attempt, found)
         if isinstance(found, EvictionPlan):
             return self._evict(attempt, found)
-        if isinstance(found, EvictionQuestion):
+        if isinstance(found, EvictionQuestion | NodeQuestion):
             return self._ask(attempt, found, now)
         return self._assume(attempt, found, now)
 
-    def _ask(self, attempt: BindingAttempt, question: EvictionQuestion, now: float) -> list[Effect]:
-        """Ask extenders about evictions. Other pods go on meanwhile; then the pod is examined again."""
-        profile = self._profiles[attempt.latest.ranked.profile]
-        self._asked[attempt.uid] = profile.asked_about_evictions(attempt.pod)
+    def _ask(self, attempt: BindingAttempt, question: EvictionQuestion | NodeQuestion, now: float) -> list[Effect]:
+        """Ask extenders before an eviction. Other pods go on meanwhile; then the pod is examined again."""
         aside = self._queue.wait_for_answer(attempt, now)
         return [*self._suspects.clear(attempt.uid), *aside, attempt.begin_asking(question)]
 
-    def _on_evictions(self, event: EvictionsAnswered, now: float) -> list[Effect]:
-        self._asked.pop(event.pod.uid, None)
+    def _on_extenders(self, event: EvictionsAnswered | NodesAnswered, now: float) -> list[Effect]:
         attempt = self._attempts.get(event.pod.uid)
         if attempt is not None and attempt.phase is AttemptPhase.ASKING:
             attempt.answered = event
@@ -406,6 +408,7 @@ class BinderCore:
 
     def _reject(self, attempt: BindingAttempt, pod: Pod) -> list[Effect]:
         self._queue.waiting.remove(attempt.uid)
+        self._asked.pop(attempt.uid, None)
         del self._attempts[attempt.uid]
         return [
             *self._suspects.clear(attempt.uid),
@@ -474,7 +477,7 @@ class BinderCore:
 
     def _read(self, attempt: BindingAttempt) -> list[Effect]:
         profile = self._profiles[attempt.latest.ranked.profile]
-        return self._request(attempt, attempt.begin_reading(keeps_whole=profile.filters_evictions))
+        return self._request(attempt, attempt.begin_reading(keeps_whole=profile.asks_before_evictions))
 
     def _void(self, attempt: BindingAttempt) -> list[Effect]:
         return self._request(attempt, attempt.begin_voiding())
@@ -586,7 +589,7 @@ class BinderCore:
         return self._examine(attempt, now)  # meanwhile the node may be gone, or full
 
     def _after_nominating(self, attempt: BindingAttempt, answer: NominationAnswer, now: float) -> list[Effect]:
-        """Go on with the wait, also after a rejection: the nomination only informs others."""
+        """Wait, also after a rejection: the nomination only informs others."""
         steps = attempt.steps
         if answer.is_open or steps is None:
             return self._back_off(attempt, answer, now)
@@ -598,16 +601,19 @@ class BinderCore:
 
     # Pauses.
 
+    def _end_questions(self, attempt: BindingAttempt) -> None:
+        """Free the pod's place among those asked about; an answer may be old when the pod goes on."""
+        self._asked.pop(attempt.uid, None)
+        attempt.answered = None
+
     def _back_off(self, attempt: BindingAttempt, answer: RequestAnswer | None, now: float) -> list[Effect]:
-        attempt.answered = None  # it may be old when the pod goes on
+        self._end_questions(attempt)
         aside = self._queue.back_off(attempt, answer, now)
         return [*self._suspects.clear(attempt.uid), *aside]
 
     def _wait_for_plugin(self, attempt: BindingAttempt, steps: PluginSteps, status: Status, now: float) -> list[Effect]:
-        """Pause after a plugin's WAIT: the pod stays assumed, and another pod may be in flight instead.
-
-        The end of the pod ends the pause, because others may wait for its room.
-        """
+        """Pause after a plugin's WAIT: the pod stays assumed, and another pod may be in flight instead."""
+        self._end_questions(attempt)
         self._cache.await_pod(attempt.uid)
         aside = self._queue.wait_for_plugin(attempt, steps, status, now)
         published: list[Effect] = [] if attempt.is_waiting else [self._publish_waiting(attempt, now)]
@@ -653,6 +659,7 @@ class BinderCore:
         is_unschedulable = verdict.outcome is Outcome.UNSCHEDULABLE
         is_useless = is_unschedulable and self._preemption.nomination_is_useless(ranked, attempt.pod, profile)
         attempt.undecided = None
+        self._asked.pop(attempt.uid, None)
         if verdict.outcome is Outcome.BOUND:
             self._cache.finish_binding(attempt.uid)
             if attempt.steps is not None:

@@ -17,6 +17,7 @@ from berth.bus.stages import StagedMessage, decision_message, publish_dead_lette
 from berth.bus.topology import COMMITS
 from berth.errors import BerthError, TemporaryError
 from berth.extenders.client import Extenders
+from berth.extenders.wire import ExtenderError
 from berth.framework.preemption import Evictions
 from berth.leader.session import LeaderSession
 from berth.lifecycle.coreloop import EffectTasks, Inbox
@@ -34,6 +35,7 @@ from berth_binder.events import (
     Ack,
     ApiRequest,
     AskAboutEvictions,
+    AskAboutNodes,
     ClearTries,
     CountTry,
     DecisionNotStored,
@@ -42,6 +44,7 @@ from berth_binder.events import (
     Event,
     EvictionsAnswered,
     LogMissingRight,
+    NodesAnswered,
     PublishDecision,
     PutOff,
     RecordEvent,
@@ -99,7 +102,9 @@ class BinderEffects:
             case PublishDecision():
                 return self._publish(effect)
             case AskAboutEvictions():
-                self.questions.start(self._ask(effect))
+                self.questions.start(self._ask_about_evictions(effect))
+            case AskAboutNodes():
+                self.questions.start(self._ask_about_nodes(effect))
             case Ack():
                 effect.held.delivery.ack()
             case PutOff():
@@ -118,14 +123,28 @@ class BinderEffects:
                 return self._clear_tries(effect)
         return None
 
-    async def _ask(self, effect: AskAboutEvictions) -> None:
-        """Ask extenders. Any exception is an answer that keeps no eviction."""
+    async def _ask_about_nodes(self, effect: AskAboutNodes) -> None:
+        """Any exception is a failure of the filter."""
+        pod, left, failure = effect.pod, frozenset[str](), ""
+        try:
+            left = (await self._extenders.filter(pod, effect.nodes)).left
+        except ExtenderError as error:
+            failure = str(error)
+        except Exception as error:
+            log.exception("asking extenders failed", pod=pod.key, uid=pod.uid)
+            failure = _raised(error)
+        self._inbox.put(
+            NodesAnswered(pod=without_whole(pod), asked=frozenset(effect.nodes), left=left, failure=failure)
+        )
+
+    async def _ask_about_evictions(self, effect: AskAboutEvictions) -> None:
+        """Any exception is an answer that keeps no eviction."""
         pod = effect.pod
         try:
             evictions = await self._extenders.ask_about_evictions(pod, effect.candidates, effect.victims)
         except Exception as error:
             log.exception("asking extenders failed", pod=pod.key, uid=pod.uid)
-            evictions = Evictions(failure=f"asking extenders raised {type(error).__name__}")
+            evictions = Evictions(failure=_raised(error))
         self._inbox.put(EvictionsAnswered(pod=without_whole(pod), evictions=evictions))
 
     def _publish(self, effect: PublishDecision) -> Coroutine[Any, Any, None] | None:
@@ -173,6 +192,10 @@ class BinderEffects:
         if text not in self._logged:
             self._logged.add(text)
             log.error("berth's account lacks a right", reason=text)
+
+
+def _raised(error: Exception) -> str:
+    return f"asking extenders raised {type(error).__name__}"
 
 
 class DecisionPublisher:
@@ -309,8 +332,8 @@ _FORGOTTEN: Final = 3 * REDELIVERY
 class AheadMessages:
     """Messages of RANKED that only a newer binder may understand: of a newer schema, or of a profile added there.
 
-    They are redelivered for a while, because such a binder may lead soon. Any scorer can write them, so time and bytes
-    are bounded: RANKED must keep room for all other pods. Pure, the clock is injected.
+    They are redelivered for a while, because such a binder may lead soon. Time and bytes are bounded, because any
+    scorer can write them. Pure, the clock is injected.
     """
 
     def __init__(self, ranked_bytes: int) -> None:

@@ -255,7 +255,6 @@ class EventBudget:
         records.put(key, record)
 
     def _counted(self, event: EventRecord, now: float) -> EventRecord:
-        """The Event itself, or the next of its series."""
         if event.type != "Warning":
             return event
         self._end_series_before(now - SERIES_SECONDS)

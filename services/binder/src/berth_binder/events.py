@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from berth.api.node import Node
 from berth.api.pod import Pod
 from berth.framework.interface import Nomination, Write
 from berth.framework.preemption import Evictions
@@ -112,6 +113,15 @@ class EvictionsAnswered(msgspec.Struct, frozen=True, kw_only=True):
     evictions: Evictions
 
 
+class NodesAnswered(msgspec.Struct, frozen=True, kw_only=True):
+    """Extenders have filtered these nodes for this pod, or one has failed. -> AskAboutNodes."""
+
+    pod: Pod
+    asked: frozenset[str]
+    left: frozenset[str] = frozenset()
+    failure: str = ""
+
+
 class RequestFailed(msgspec.Struct, frozen=True, kw_only=True):
     """A request for the pod of this uid raised an exception: a bug, or an unreadable answer."""
 
@@ -152,6 +162,7 @@ Event = (
     RankedDelivery
     | Answer
     | EvictionsAnswered
+    | NodesAnswered
     | RequestFailed
     | TryCounted
     | DecisionStored
@@ -210,6 +221,13 @@ class WriteVolumes(msgspec.Struct, frozen=True, kw_only=True):
 
     pod: Pod
     requests: tuple[Write, ...]
+
+
+class AskAboutNodes(msgspec.Struct, frozen=True, kw_only=True):
+    """Ask extenders which of these nodes, on which the pod fits, they keep. ``nodes``: by name. -> NodesAnswered."""
+
+    pod: Pod
+    nodes: Mapping[str, Node]
 
 
 class AskAboutEvictions(msgspec.Struct, frozen=True, kw_only=True):
@@ -286,6 +304,7 @@ ApiRequest = PostBinding | GetPod | VoidBindings | EvictPods | Nominate | ClearN
 Effect = (
     ApiRequest
     | AskAboutEvictions
+    | AskAboutNodes
     | CountTry
     | ClearTries
     | PublishDecision

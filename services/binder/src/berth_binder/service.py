@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Final
 
 from berth.api.config.configuration import KubeSchedulerConfiguration
+from berth.api.kinds import NODE
 from berth.bus.interface import (
     Bus,
     Deliveries,
@@ -101,13 +102,14 @@ async def serve(
     process.health.condition("leadership", "waiting to lead as binder")  # before the bus alone makes it ready
     profiles = dict(profiles_of(configuration, process.settings.numbers.plugin_deadline))
     cache, client = Cache(schedulers=profiles.keys()), clients.api
-    called = [extender for extender in configuration.extenders if extender.bind_verb or extender.preempt_verb]
+    called = [extender for extender in configuration.extenders if extender.bind_verb or extender.filters]
+    filtering = [extender for extender in called if extender.filter_verb]
     extenders = Extenders(called, process.metrics, keeps_connections=False)
     parts = BinderParts(
         process=process,
         client=client,
         cache=cache,
-        informers=cluster_informers(client, partial(observe, cache), process),
+        informers=cluster_informers(client, partial(observe, cache), process, filtering, whole=(NODE,)),
         recorder=EventRecorder(clients.events, process, EventBudget(settings.events)),
         progress=Progress(process.health, process.clock, limit=settings.stalled),
         profiles=profiles,
@@ -197,6 +199,8 @@ class BinderEpoch:
         self._logs_steps = parts.process.settings.log.verbosity >= V_STEP
         # Sequence of the last message of RANKED that a crashed former leader left.
         self._left = 0
+        # Sequence of the last message that was stored before this epoch took over.
+        self._stored = 0
         # The highest term of a watcher seen in ``control``.
         self._watchers_term = 0
         self._asks_for_terms_from = 0.0  # on the process's clock
@@ -219,7 +223,7 @@ class BinderEpoch:
         taken_over = await run_until(takeover.run(), *ends, parts.process.stopping)
         if taken_over is None:
             return
-        self._left = taken_over.left
+        self._left, self._stored = taken_over.left, taken_over.stored
         consuming = self._session.consume(RANKED, taken_over.consumer, max_unacked=parts.settings.max_unacked)
         try:
             await run_until(self._consume(consuming, taken_over.consumer), *ends)
@@ -273,7 +277,7 @@ class BinderEpoch:
         return LiveDataReader(self._parts.cache.snapshot.live, sources)
 
     async def _finish(self) -> None:
-        """Start no more requests, and wait for those in flight as long as the settings allow."""
+        """Wait for requests in flight, as long as the settings allow."""
         self._core.close()
         try:
             async with asyncio.timeout(self._parts.settings.finish.total_seconds()):
@@ -298,23 +302,31 @@ class BinderEpoch:
             await self._take(delivery)
 
     async def _take(self, delivery: Delivery) -> None:
-        """Read the message of a pod that the watch shows; others, and what cannot be read, as long as there are few."""
+        """Examine the message of a pod that the watch shows waiting; others, as long as there are few.
+
+        A former leader's Decision may not be stored: of messages that it left, those of bound pods are examined too. A
+        stream holds so few that all of them can be read.
+        """
         parts = self._parts
         parts.cache.snapshot.live.observe_time(delivery.time.timestamp())
         uid = parts.cache.uid_at(delivery.subject)
-        if uid is None and not self._may_examine_stray(delivery):
+        was_left = delivery.sequence <= self._stored
+        is_counted = uid is None and not was_left
+        if is_counted and not self._may_examine_stray(delivery):
             return
         try:
             ranked = decode(delivery.data, Ranked)
             attempt = attempt_of(ranked)
         except UnknownSchemaError as error:
-            self._loop.tasks.start(self._publisher.put_off(delivery, str(error)))
+            if uid is not None or is_counted or self._may_examine_stray(delivery):
+                self._loop.tasks.start(self._publisher.put_off(delivery, str(error)))
         except DecodeError as error:
-            if uid is None or self._may_examine_stray(delivery):
+            if is_counted or self._may_examine_stray(delivery):
                 self._loop.tasks.start(self._publisher.reject_unusable(delivery, str(error)))
         else:
-            is_stray = attempt.uid != uid
-            if uid is None or not is_stray or self._may_examine_stray(delivery):
+            was_bound = was_left and parts.cache.bound_node(attempt.uid) is not None
+            is_stray = attempt.uid != uid and not was_bound
+            if is_counted or not is_stray or self._may_examine_stray(delivery):
                 await self._take_attempt(ranked, attempt, delivery, is_stray=is_stray)
 
     def _may_examine_stray(self, delivery: Delivery) -> bool:

@@ -3,9 +3,7 @@
 In this order (docs/protocol.md, 5): delete the consumers of former epochs; fence every unbound pod that may have a POST
 in flight; wait until the own watch has reached the fences' versions; create the epoch's own consumer.
 
-The fence, a status condition with the epoch (docs/protocol.md, 5, *Fence*), changes the pod's resourceVersion, which
-every Binding names, so the API server rejects the Bindings of former leaders. After a release of the Lease with every
-request answered, no fence is needed.
+After a release of the Lease with every request answered, no fence (5.4) is needed.
 """
 
 from __future__ import annotations
@@ -57,6 +55,7 @@ class TakenOver:
     consumer: str  # to read from
     # Sequence of the last message that a crashed former leader left, because one of them may have crashed it; 0: none.
     left: int
+    stored: int  # sequence of RANKED's last message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +89,8 @@ class Takeover:
             await asyncio.sleep(RETRY_SECONDS)
         await self.session.put(CONTROL, FENCED_KEY, str(self.epoch).encode())
         log.info("taken over", epoch=self.epoch, fenced=fenced)
-        return TakenOver(consumer=consumer, left=left)
+        stored = (await self.session.state(RANKED)).last_sequence
+        return TakenOver(consumer=consumer, left=left, stored=stored)
 
     async def _delete_former_consumers(self) -> None:
         for name in former_consumers(await self.session.consumers(RANKED), self.epoch):

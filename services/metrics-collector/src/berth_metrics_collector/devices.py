@@ -1,8 +1,8 @@
 """Which network devices carry a node's own traffic, each byte once. Pure.
 
 Interfaces of pods, bridges, VLANs and tunnels repeat bytes of the node's own devices, and so do members of a bond.
-Names that others give such interfaces are left out of the queries: a node may have hundreds. Of the rest, usual names
-of network cards, bonds and teams count; about any other name the exporter decides, by what it reports of the device.
+Names that others give such interfaces are left out of the queries. Of the rest, usual names of network cards, bonds and
+teams count; other names by the exporter's report on the device.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 By the first match: the node label, the kernel's host name (node_uname_info), the host of the exporter's address. Each
 may be a name or an IP address in any notation, with a port or not. Names may differ in case, and one may lack its
-domain. A name or address that two nodes share matches neither. Exporters without a node are reported.
+domain. A name or address that two nodes share matches neither.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """prometheus-api-client with bounded answers, in a thread per query, because it blocks.
 
-A thread that hangs (an unanswered name lookup, a trickling response) is abandoned with its client; as a daemon it does
-not keep the process alive. Every exception becomes a :class:`PrometheusError` with its cause.
+A daemon thread that hangs (an unanswered name lookup, a trickling response) is abandoned with its client. Every
+exception becomes a :class:`PrometheusError` with its cause.
 """
 
 from __future__ import annotations

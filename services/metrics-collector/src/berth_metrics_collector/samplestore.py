@@ -1,7 +1,7 @@
 """The stored samples of one query, and the writes and removals they need. Pure.
 
-Several collectors may run side by side: each writes only newer samples and expects the sequence it has read, so one of
-two concurrent writes is rejected or omitted.
+Each collector writes only newer samples and expects the sequence it has read, so one of two concurrent writes is
+rejected or omitted.
 """
 
 from __future__ import annotations

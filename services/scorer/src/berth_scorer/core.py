@@ -1,8 +1,8 @@
 """The scorer's core: events in, effects out, with an injected clock. No I/O and no log.
 
 A PENDING message waits in the backlog until the view has reached its positions. Then extenders are asked, the pod is
-ranked, and the message is acknowledged once RANKED has the answer (docs/protocol.md, 4). A message with many deliveries
-is a suspect: it is counted and ranked alone (docs/protocol.md, 6.4).
+ranked, and the message is acknowledged once RANKED has the answer (docs/protocol.md, 4). A suspect (docs/protocol.md,
+6.4) is counted and ranked alone.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from berth.ranking.view import LIFETIME, View
 from berth_scorer.events import (
     AckPending,
     ClearSuspect,
+    CopiesMissed,
+    CountMissedCopies,
     CountSuspect,
     DeadLetterStored,
     DecisionsRead,
@@ -111,8 +113,8 @@ class Turns:
 class Backlog:
     """Orders messages: first those whose positions the view has reached (docs/protocol.md, 4.2).
 
-    A message waits for its positions while the view advances towards them, then ``position_wait`` longer, and
-    ``MOST_WAIT_SECONDS`` at most. ``now`` is in monotonic seconds.
+    A message waits while the view advances, then ``position_wait`` longer, and ``MOST_WAIT_SECONDS`` at most. ``now``
+    is in monotonic seconds.
     """
 
     def __init__(self, *, position_wait: timedelta) -> None:
@@ -276,6 +278,9 @@ class ScorerCore:
                 return _reports([problem] if problem else [], stored.subject)
             case OwnRankingRead():
                 view.counted_ranked(event.sequence)
+            case CopiesMissed():
+                view.missed_ranked(event.sequence)
+                return [CountMissedCopies(count=event.count)]
             case RankedStored():
                 return self._end(event.sequence, is_answered=True)
             case RankedNotStored():

@@ -40,6 +40,7 @@ from berth_scorer.events import (
     AckPending,
     AskExtenders,
     ClearSuspect,
+    CountMissedCopies,
     CountSuspect,
     DeadLetterStored,
     Effect,
@@ -109,7 +110,7 @@ class ScorerEffects:
             logs_steps=process.settings.log.verbosity >= V_STEP,
         )
 
-    def carry_out(self, effect: Effect) -> Coroutine[Any, Any, None] | None:  # noqa: C901 - one case an effect
+    def carry_out(self, effect: Effect) -> Coroutine[Any, Any, None] | None:  # noqa: C901, PLR0912 - one case an effect
         match effect:
             case PublishRanked():
                 self.publisher.publish_soon(effect)
@@ -131,6 +132,8 @@ class ScorerEffects:
                 return self._publish_dead_letter(effect)
             case AskExtenders():
                 return self._ask(effect)
+            case CountMissedCopies(count=count):
+                self._metrics.count("berth_copies_missed_total", count)
             case CountSuspect():
                 return self._count_try(effect)
             case ClearSuspect():
@@ -163,7 +166,7 @@ class ScorerEffects:
             self._put(DeadLetterStored(sequence=effect.held.sequence, is_stored=is_stored))
 
     async def _ask(self, effect: AskExtenders) -> None:
-        """Ask extenders. Any exception is an error of the pod."""
+        """Any exception is an error of the pod."""
         held = effect.held
         try:
             extension = await self._extenders.ask(held.pending.pod, effect.to_extend, effect.nodes)
@@ -273,8 +276,7 @@ def log_ranking(message: Ranked, headers: Mapping[str, str]) -> None:
 class SentRankings:
     """This scorer's rankings on their way through RANKED.
 
-    Their proposals count since the ranking, so their copies are skipped undecoded, which saves an eighth of a single
-    scorer's time.
+    Their proposals count since the ranking, so their copies are skipped undecoded.
     """
 
     # More than are on their way at once. Beyond it the oldest is forgotten, because its copy may be lost.

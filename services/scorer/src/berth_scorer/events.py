@@ -77,6 +77,13 @@ class OwnRankingRead(msgspec.Struct, frozen=True, kw_only=True):
     sequence: int
 
 
+class CopiesMissed(msgspec.Struct, frozen=True, kw_only=True):
+    """``count`` messages of RANKED up to ``sequence`` were stored, and their copies did not arrive."""
+
+    sequence: int
+    count: int
+
+
 class RankedStored(msgspec.Struct, frozen=True, kw_only=True):
     """-> PublishRanked: RANKED has the answer."""
 
@@ -132,6 +139,7 @@ Event = (
     ReadEvent
     | PendingReceived
     | OwnRankingRead
+    | CopiesMissed
     | RankedStored
     | RankedNotStored
     | RankedRefused
@@ -193,6 +201,12 @@ class AskExtenders(msgspec.Struct, frozen=True, kw_only=True):
     nodes: Mapping[str, Node]
 
 
+class CountMissedCopies(msgspec.Struct, frozen=True, kw_only=True):
+    """So many peers' rankings did not arrive, and do not count here."""
+
+    count: int
+
+
 class CountSuspect(msgspec.Struct, frozen=True, kw_only=True):
     """Store the start of an attempt's ranking; the count outlives this scorer. -> SuspectCounted, SuspectNotCounted."""
 
@@ -239,6 +253,7 @@ Effect = (
     | SetAsidePending
     | KeepAlive
     | AskExtenders
+    | CountMissedCopies
     | CountSuspect
     | ClearSuspect
     | ObserveRanking

@@ -33,6 +33,7 @@ from berth.settings.settings import V_STEP
 from berth_scorer.core import ScorerCore
 from berth_scorer.effects import ScorerEffects
 from berth_scorer.events import (
+    CopiesMissed,
     Event,
     OwnRankingRead,
     PeerRankingRead,
@@ -75,6 +76,7 @@ class Scorer:
         self._ranker = ranker
         self._process = process
         self._metrics = process.metrics
+        self._last_copy = 0  # sequence in RANKED
         numbers = process.settings.numbers
         self._core = ScorerCore(
             ranker=ranker,
@@ -136,6 +138,9 @@ class Scorer:
         await self._loop.tasks.settle(0.0)
 
     def _on_ranked(self, stored: StoredMessage) -> None:
+        before, self._last_copy = self._last_copy, stored.sequence
+        if before and (missed := stored.sequence - before - 1) > 0:
+            self._loop.inbox.put(CopiesMissed(sequence=stored.sequence - 1, count=missed))
         is_own = self._effects.publisher.sent.has(stored.subject, stored.data)
         self._loop.inbox.put(OwnRankingRead(sequence=stored.sequence) if is_own else PeerRankingRead(stored=stored))
 

@@ -2,7 +2,7 @@
 
 The shadow has only read permissions and consumes no message: it reads the copies that RANKED republishes. A live
 ranking carries the pod and its positions, so the shadow ranks the same pod on the same view. Rankings that arrive
-faster than the shadow ranks are skipped and counted; live services never wait for a shadow.
+faster are skipped and counted.
 """
 
 from __future__ import annotations

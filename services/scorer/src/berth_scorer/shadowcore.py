@@ -267,7 +267,7 @@ class ShadowCore:
             effects += [*observed, *self._await_decision(live, own, now)]
         else:
             effects.append(CountSkipped(reason=reason))
-        self.view.count_peer(live, stored.sequence, now)
+        self.view.count_peer(live, stored.sequence, now, len(stored.data))
         return effects
 
     def _rank(self, live: Ranked, now: float) -> tuple[Ranked, list[ShadowEffect]]:

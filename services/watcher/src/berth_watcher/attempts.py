@@ -1,13 +1,10 @@
 """Pods in flight: their attempts, the window that limits them, and attempts that a service holds up.
 
-A pod is in flight until a final Decision of its latest attempt arrives, or the API shows it bound, gone or changed. A
-lost attempt, whose message is on no stream, is followed by the next one (docs/protocol.md, 3).
+A pod is in flight until a final Decision of its latest attempt arrives, or the API shows it bound, gone or changed.
 
 The window limits the pods in flight, so that an important pod waits for a window and not for the whole queue. A pod
 whose message a look-up finds in PENDING waits for a scorer, in RANKED for the binder; this is reported once per
 profile.
-
-A pod that waits in the binder holds its room there, from its first ``waiting`` Decision to its end.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """The watcher's core: events in, effects out, with an injected clock and no I/O, so that the simulation runs it too.
 
-The core passes values between its parts: the store (objects of the cluster), the mirror (desired values of the bucket
-``cluster``), the queue (waiting pods and their order), the attempts (pods in flight) and the requeue (when a pod is
-tried again, and which pods an event may help).
+The core passes values between its parts: store, mirror, queue, attempts and requeue.
 
 A pod enters with ``_add``, becomes active in ``_enqueue`` (or in ``_activate`` when it is tried again) and goes into
 flight in ``_publish_active``. ``_conclude`` handles each outcome of its Decision. Only ``_move`` changes a pod's stage.

@@ -1,13 +1,10 @@
 """The mirror: keeps the bucket ``cluster`` equal to the parts of the cluster that plugins read.
 
 Each key has a desired value, the value that the bucket is known to hold, and at most one write in flight; further
-changes are written together. An entry read back that differs from the desired value is overwritten: a write of a lower
-term, or an own write stored after its timeout (docs/protocol.md, 3). An entry of a higher term ends this watcher's
-term.
+changes are written together. An entry read back that differs from the desired value is overwritten (docs/protocol.md,
+3). An entry of a higher term ends this watcher's term.
 
 Large objects are written in a smaller form (``berth.api.trimming``), so that a few hundred pods cannot fill the bucket.
-A pod above LARGE_POD_BYTES loses the fields that no plugin reads of a placed pod; above MOST_POD_BYTES, as any object
-above the bus's maximum payload, it loses more, with one warning.
 """
 
 from __future__ import annotations
@@ -20,6 +17,7 @@ from typing import Final
 
 import msgspec
 
+from berth.api.devices import DeviceClass, PackedSlice, ResourceClaim, ResourceSlice, without_parameters
 from berth.api.meta import KubernetesObject
 from berth.api.pod import Pod, PodStatus, bound_at_text, disruption_condition, is_being_preempted, is_bound
 from berth.api.podlimits import MOST_BYTES, pod_affinity_counts, refusal
@@ -35,6 +33,10 @@ NO_CHANGE: Final = 0
 
 # As JSON: four times the size of a large ordinary pod. 512 MiB hold 32,000 pods of this size.
 LARGE_POD_BYTES: Final = 16 * 1024
+
+# As JSON, from which on a slice is written compressed. 128 devices with every attribute that the API takes are 2 MB,
+# twice a NATS server's usual maximum payload; a tenth of that when compressed, because names recur.
+LARGE_SLICE_BYTES: Final = 256 * 1024
 
 # Of a pod as written: the limit of a waiting pod, plus its node and the fields that a pod gets there.
 MOST_POD_BYTES: Final = MOST_BYTES + 4096
@@ -80,9 +82,11 @@ class DesiredEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def _object(self) -> bytes:
-        """The form as JSON. Only a large pod is encoded twice."""
+        """The form as JSON. Only a large pod or ResourceSlice is encoded twice."""
         form = self.form
         data = _encode(form)
+        if isinstance(form, ResourceSlice) and len(data) > LARGE_SLICE_BYTES:
+            return _encode(PackedSlice.of(form))
         if len(data) <= LARGE_POD_BYTES or self.smaller is not None or not isinstance(form, Pod):
             return data
         return _encode(as_placed(form))
@@ -498,7 +502,11 @@ def affinity_warnings(thing: KubernetesObject | None) -> list[Effect]:
 
 def trimmed(thing: KubernetesObject) -> KubernetesObject:
     """The parts of an object that plugins read, so that a heartbeat causes no write. A pod is bound or nominated."""
-    return _trimmed_pod(thing) if isinstance(thing, Pod) else without_version(thing)
+    if isinstance(thing, Pod):
+        return _trimmed_pod(thing)
+    if isinstance(thing, ResourceClaim | DeviceClass):
+        thing = without_parameters(thing)
+    return without_version(thing)
 
 
 def _trimmed_pod(pod: Pod) -> Pod:

@@ -297,6 +297,9 @@ _RESOURCE_LABELS: Final = {
     Resource.CSI_STORAGE_CAPACITY: "storage.k8s.io/CSIStorageCapacity",
     Resource.STORAGE_CLASS: "storage.k8s.io/StorageClass",
     Resource.VOLUME_ATTACHMENT: "storage.k8s.io/VolumeAttachment",
+    Resource.RESOURCE_CLAIM: "resource.k8s.io/ResourceClaim",
+    Resource.RESOURCE_SLICE: "resource.k8s.io/ResourceSlice",
+    Resource.DEVICE_CLASS: "resource.k8s.io/DeviceClass",
 }
 
 _ACTION_LABELS: Final = {Action.UPDATE_POD_TOLERATIONS: "UpdatePodToleration"}

@@ -277,7 +277,7 @@ async def until_stopped(work: Coroutine[Any, Any, T]) -> T | None:
     """Run the work until it ends, or until Ctrl-C, SIGTERM or SIGHUP (the terminal was closed).
 
     Returns ``None`` when stopped, after the work has cleaned up. Errors of the work are raised, also after a signal.
-    Ignored signals stay ignored: SIGHUP under ``nohup``, SIGINT in a shell's background job.
+    Ignored signals stay ignored (``nohup``).
     """
     loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work)
     stopping = asyncio.Event()  # not task.cancelling(): a timeout in the work cancels it too

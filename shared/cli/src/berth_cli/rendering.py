@@ -140,8 +140,7 @@ _GAP: Final = 2  # spaces between two columns
 class FittingTable(Table):
     """A table that cuts names only if the longest words of all columns do not fit.
 
-    Rich shrinks the widest column first, which cuts pod names. Here each column shrinks to its longest word; in a
-    narrow terminal gaps shrink and units wrap below their numbers first.
+    Each column shrinks to its longest word; in a narrow terminal gaps shrink and units wrap below their numbers first.
     """
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:

@@ -72,9 +72,8 @@ class Statistics(msgspec.Struct, frozen=True):
 
 # The streams of a pod's way and of dead letters.
 STREAMS: Final = (PENDING, RANKED, DECISIONS, DEAD)
-SLOW: Final = timedelta(
-    seconds=5
-)  # an older message of a stream with a consumer is marked; usual waits are milliseconds
+# An older message of a stream with a consumer is marked; usual waits are milliseconds.
+SLOW: Final = timedelta(seconds=5)
 
 # Figures with a place of their own, which are not listed among a service's figures.
 _OWN_FIGURES: Final = frozenset(field.name for field in msgspec.structs.fields(Statistics)) | {"differences"}

@@ -29,7 +29,7 @@ def client_context(authority: str | Path | None = None, *, pem: str | None = Non
 class _SystemTrust(ssl.SSLContext):
     """Trusts the system's authorities; until a handshake reads them, it trusts no one.
 
-    Reading them takes 35 ms of CPU, and most connections to NATS make no handshake.
+    Reading them takes 35 ms of CPU.
     """
 
     _has_read = False

@@ -3,7 +3,7 @@
 Filter: counts this pod's and the node's pods' disks, named directly or by a bound claim. An unbound claim counts as a
 disk of the cloud of its class's provisioner. The limit is the node's allocatable (``attachable-volumes-...``), else a
 number for the whole cluster, else the cloud's default: 39 for EBS (25 on newer instance types), 16 for the others. As
-kube-scheduler 1.18's plugins of these names; they count the disks even if a CSI driver serves them today.
+kube-scheduler 1.18's plugins of these names.
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
 R is requested, this pod included, A is allocatable; a container without requests counts with a default. All scores are
 whole numbers.
 
-- NodeResourcesBalancedAllocation: with ``f = R / A``, ``(1 - |f_cpu - f_memory|) * 100``; 0 if one of them is used
-  up or missing. Today's plugin takes the real requests and the change by the pod.
+- NodeResourcesBalancedAllocation: with ``f = R / A``, ``(1 - |f_cpu - f_memory|) * 100``; 0 if one of them is used up
+  or missing.
 - NodeResourcesLeastAllocated and NodeResourcesMostAllocated: ``(A - R) * 100 / A`` and ``R * 100 / A``, the mean of cpu
-  and memory, each 0 if R > A or A = 0. Today's NodeResourcesFit differs for R > A and A = 0.
+  and memory, each 0 if R > A or A = 0.
 - NodeResourceLimits: 1 if the node has at least the pod's limits of cpu or of memory, to break ties. The limits are the
   sum over the containers, or an init container's if larger; missing limits and resources do not count. Behind the gate
   ResourceLimitsPriorityFunction.

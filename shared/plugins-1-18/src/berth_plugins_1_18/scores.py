@@ -1,7 +1,7 @@
 """Today's plugins with kube-scheduler 1.18's scores; the filters are today's.
 
 - ImageLocality: only containers count, not init containers and image volumes.
-- InterPodAffinity: normalized so that min(least, 0) is 0 and max(most, 0) is 100: the least need not be 0.
+- InterPodAffinity: normalized so that min(least, 0) is 0 and max(most, 0) is 100.
 - NodeAffinity: only label expressions of preferred terms count; a term without any matches no node.
 - TaintToleration: PreScore selects the tolerations of PreferNoSchedule; 1.18 lists it as a point of the plugin.
 - PodTopologySpread: raw is the number of pods in the node's domains, added up over the constraints. With the sum and

@@ -1,11 +1,11 @@
 """DefaultPodTopologySpread: spreads the pods of one service or controller evenly over nodes and zones.
 
 Raw: the matching pods on the node, in the pod's namespace and not being deleted. A pod matches if the combined
-selectors of all services, replication controllers, replica sets and stateful sets of this pod select it too; today's
-plugins use the pod's owner instead. Normalized: with ``max`` the most of any node, ``100 * (max - raw) / max``, 100 if
-max is 0; for a node in a zone one third of this and two thirds of the same for the zone's sum over the feasible nodes,
-in whole numbers. A zone is region and zone together, the beta labels first. A pod with topology spread constraints is
-not scored. As kube-scheduler 1.18's plugin of that name (SelectorSpread from 1.19 on).
+selectors of all services, replication controllers, replica sets and stateful sets of this pod select it too.
+Normalized: with ``max`` the most of any node, ``100 * (max - raw) / max``, 100 if max is 0; for a node in a zone one
+third of this and two thirds of the same for the zone's sum over the feasible nodes, in whole numbers. A zone is region
+and zone together, the beta labels first. A pod with topology spread constraints is not scored. As kube-scheduler 1.18's
+plugin of that name (SelectorSpread from 1.19 on).
 """
 
 from __future__ import annotations

@@ -128,7 +128,7 @@ REVISIONS_PER_SECOND = 10_000
 class SimulatedCluster:
     """A cluster on a local port. With `kubelet=None` it is an API server alone.
 
-    Then bound pods stay Pending, terminating ones are not removed, cordoned nodes get no taint, and workloads no pods.
+    Then no pod starts or ends, workloads have no pods, and cordoned nodes no taint.
 
     Args:
         nodes: Nodes that exist from the start (see `berth_sim.nodes`).
@@ -140,9 +140,8 @@ class SimulatedCluster:
         kubeconfig_path: Where to write a kubeconfig; None is a temporary folder, removed with the cluster.
         clock: The source of time stamps.
         default_scheduler: The schedulerName of pods that name none.
-        identity: Makes a restarted cluster the same cluster for its clients, without its objects: the uid of
-            kube-system is derived from it, and resource versions continue from the clock. Empty: a new cluster each
-            time.
+        identity: Makes a restarted cluster, without its objects, the same for its clients: kube-system has the same
+            uid, and resource versions go on. Empty: a new cluster each time.
     """
 
     def __init__(  # noqa: PLR0913 - keyword-only settings, each with its default

@@ -122,7 +122,6 @@ class CordonTaints:
 
 
 def _tainted(node: JsonObject) -> JsonObject:
-    """The node with a cordon's taint if cordoned, else without; the same object if unchanged."""
     spec = node.get("spec") or {}
     taints, is_cordoned = spec.get("taints") or [], bool(spec.get("unschedulable"))
     others = [taint for taint in taints if not _is_of_a_cordon(taint)]
@@ -210,7 +209,7 @@ def node_manifest(  # noqa: PLR0913 - keyword-only, each with its default
         labels: Labels besides hostname and zone.
         taints: Taints as in the API.
         zone: Value of the zone label; empty: no label.
-        unschedulable: Whether it is cordoned; then it has the taint that Kubernetes gives it.
+        unschedulable: Whether it is cordoned, with the taint.
         extended: Extended resources by name, as quantities.
     """
     amounts = {"cpu": cpu, "memory": memory, "pods": str(pods), "ephemeral-storage": "100Gi", **(extended or {})}

@@ -1,16 +1,13 @@
 """Made-up traffic of the simulated nodes, as a Prometheus server and as node exporters.
 
-``<cluster>/prometheus`` answers exactly the queries that the metrics collector sends (rate, count_over_time and
-timestamp of node_network_{receive,transmit}_bytes_total, what node_network_* says about devices, node_uname_info, and
-the scrape interval), in the form of a real server's response. It is not a PromQL engine: any other query gets a 400.
-Every node has one device, eth0, and a link of 1 Gbit/s. Its traffic is its own, which rises and falls, plus its pods'.
+``<cluster>/prometheus`` answers exactly the queries that the metrics collector sends; any other gets a 400. Every node
+has one device, eth0, and a link of 1 Gbit/s. Its traffic is its own, which rises and falls, plus its pods'.
 
 ``<cluster>/sim/exporters`` is for a real Prometheus:
 
     http_sd_configs: [{url: http://<cluster>/sim/exporters}]
 
-It lists one target per node, each at this same address under its own path. The counters grow by the same rates, so that
-a scraping Prometheus shows the same traffic.
+It lists one target per node. The counters grow by the same rates.
 """
 
 import hashlib

@@ -220,7 +220,6 @@ class SimulatedApiServer:
 
     @staticmethod
     def _delete_one(resources: Resources, kind: SimulatedKind, key: tuple[str, str], options: DeleteOptions) -> bytes:
-        """Delete an object; the response is a pod's last state, or a Status for other kinds."""
         stored, is_gone = resources.delete(kind, key, options)
         if kind is PODS or not is_gone:
             return stored.encoded(kind)

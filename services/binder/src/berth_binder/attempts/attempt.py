@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, TypeVar
 
-from berth.api.pod import Pod
+from berth.api.pod import Pod, changed
 from berth.cluster.snapshot import Snapshot
 from berth.decoding import version_number
 from berth.framework.interface import SNAPSHOT, Binding, Permission, Plugin, PreBindPlugin, Write
@@ -23,11 +23,13 @@ from berth.framework.profile import Profile
 from berth.framework.status import SUCCESS, Code, CycleState, Status
 from berth.messages.attempts import Candidate, Decision
 from berth.messages.subjects import Term
-from berth_binder.decisions.verdict import EvictionPlan, EvictionQuestion, Placement, Verdict
+from berth_binder.decisions.verdict import EvictionPlan, EvictionQuestion, NodeQuestion, Placement, Verdict
 from berth_binder.events import (
     AskAboutEvictions,
+    AskAboutNodes,
     EvictionsAnswered,
     GetPod,
+    NodesAnswered,
     Nominate,
     PostBinding,
     RankedDelivery,
@@ -49,7 +51,7 @@ class AttemptPhase(Enum):
     POSTING = "the answer to a Binding"
     READING = "the answer to the reading of the pod"
     VOIDING = "the answer to the write that makes its Bindings void"
-    ASKING = "the extenders' answer about evictions for it"
+    ASKING = "the extenders' answer about nodes or evictions for it"
     EVICTING = "the answers to the evictions for it"
     WRITING = "the answers to the writes before the Binding"
     NOMINATING = "the answer to the nomination before a wait"
@@ -81,8 +83,9 @@ class BindingAttempt:
     # The same for POSTs without an answer: their node is kept until the pod's own resourceVersion is higher.
     lost_version: int = 0
     read: Pod | None = None  # the API server's answer; None again after a pause
+    refused: frozenset[str] = frozenset()  # the nodes that extenders have refused, on which it fits without evictions
     asked: frozenset[str] = frozenset()  # the nodes on which extenders were asked about evictions
-    answered: EvictionsAnswered | None = None  # by extenders, for the evictions that come next
+    answered: EvictionsAnswered | NodesAnswered | None = None  # by extenders, for the evictions that come next
     has_waited_for_watch: bool = False  # for a watch that has not shown the pod yet
     # A verdict that waits until no POST of the pod can land any more, and whether it has a dead letter.
     undecided: tuple[Verdict, bool] | None = None
@@ -187,11 +190,23 @@ class BindingAttempt:
     def begin_evicting(self, plan: EvictionPlan) -> None:
         self.pod, self.eviction, self.phase = plan.pod, plan, AttemptPhase.EVICTING
 
-    def begin_asking(self, question: EvictionQuestion) -> AskAboutEvictions:
+    def begin_asking(self, question: EvictionQuestion | NodeQuestion) -> AskAboutEvictions | AskAboutNodes:
         self.phase = AttemptPhase.ASKING
-        self.asked = self.asked.union(each.node for each in question.candidates)
         pod, self.read = self.read or self.pod, None
+        if isinstance(question, NodeQuestion):
+            return AskAboutNodes(pod=pod, nodes=question.nodes)
+        self.asked = self.asked.union(each.node for each in question.candidates)
         return AskAboutEvictions(pod=pod, candidates=question.candidates, victims=question.victims)
+
+    def take_answer(self, pod: Pod) -> EvictionsAnswered | NodesAnswered | None:
+        """The extenders' answer about the pod, which is used once; without one, all earlier ones are dropped."""
+        answered, self.answered = self.answered, None
+        if answered is None or changed(answered.pod, pod):
+            self.refused = self.asked = frozenset()
+            return None
+        if isinstance(answered, NodesAnswered):  # which evictions are possible may have changed meanwhile
+            self.refused, self.asked = self.refused | answered.asked, frozenset()
+        return answered
 
     def pause(self, due: float, waits_for: str) -> list[SetAside]:
         """Pause until ``due``. After the first pause, the attempt's messages do not count against ``max_unacked``."""
@@ -254,9 +269,7 @@ class _Decided:
 class DecidedAttempts:
     """Attempts with a final Decision, whose redeliveries are only acknowledged. Bounded in time and number.
 
-    A redelivery comes within ack_wait (30 s); ``REMEMBERED_SECONDS`` is four times that, and the limit holds more at
-    800 pods a second. A later redelivery is examined again, with the same outcome (bound or gone), because the API
-    shows it.
+    A later redelivery is examined again, with the same outcome (bound or gone), because the API shows it.
     """
 
     REMEMBERED_SECONDS: Final = 120.0

@@ -275,7 +275,7 @@ class Suspects:
     """Pods that a former binder left when it ended: one of them may have ended it (docs/protocol.md, 6); by uid.
 
     Each suspect is counted in a bucket before it goes on. A suspect with an earlier count goes on alone, so that the
-    next crash is its own; after several it is given up. A binder that survives the pod removes the count.
+    next crash is its own; after several it is given up.
     """
 
     def __init__(self) -> None:

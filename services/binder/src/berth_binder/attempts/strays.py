@@ -7,16 +7,15 @@ from typing import Final
 # Rankings a second that are examined although the watch shows no such pod: an honest one is of a pod that the watch
 # shows next, or does not show any more. Each may cost a request to the API server, a dead letter or a Decision.
 STRAYS_PER_SECOND: Final = 20.0
-# Of these at once: more than a takeover finds. One whose pod waits after all is not counted.
+# Of these at once. One whose pod waits after all is not counted.
 STRAYS_BURST: Final = 256
 
 
 class Strays:
     """The budget for rankings of pods that the watch does not show. Beyond it they are acknowledged unread.
 
-    So a message without a pod costs what a look at its subject costs, and one with a pod is examined next, however many
-    others come. A pod whose ranking is lost in this way is ranked again (docs/protocol.md, 3.8). Pure, the clock is
-    injected.
+    So messages with a pod are examined next, however many others come. A pod whose ranking is lost in this way is
+    ranked again (docs/protocol.md, 3.8). Pure, the clock is injected.
     """
 
     def __init__(self) -> None:

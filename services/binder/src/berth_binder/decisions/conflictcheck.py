@@ -1,8 +1,7 @@
 """The conflict check of a RANKED message, before any request (docs/protocol.md, 5). It reads the cache only.
 
 ``ConflictCheck`` looks at the pod: bound, gone, changed, or pending. ``NodeChoice`` takes the node with the best
-estimate of the K candidates that pass every filter. If the verdict is that the pod is unschedulable,
-``berth_binder.decisions.preemption`` chooses the pods to evict.
+estimate of the K candidates that pass every filter.
 """
 
 from __future__ import annotations

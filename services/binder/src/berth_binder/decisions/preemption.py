@@ -1,8 +1,9 @@
 """Chooses the pods to evict, and gives the verdict after the evictions (docs/protocol.md, 5.16).
 
 A scorer only asks for evictions: the binder searches its own cache for the cheapest ones, and evicts no pod if the
-preemptor fits without. The scorer's node decides between equally good ones. If extenders filter evictions, they are
-asked which of the cheapest ones they keep, and the binder evicts the best of those that its cache still confirms.
+preemptor fits without. The scorer's node decides between equally good ones. Extenders are asked which nodes they keep
+of those on which the pod fits, and no pod is evicted if they keep one; then which of the cheapest evictions they keep;
+of these, the best one that the cache confirms is made.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Final
 
 from berth.api.pod import Pod, is_being_preempted, priority_of
 from berth.cluster.nodes import node_info
-from berth.framework.cycle import any_feasible_node
+from berth.framework.cycle import any_feasible_node, feasible_nodes
 from berth.framework.extending import EXTENDER
 from berth.framework.interface import Nomination
 from berth.framework.plugincalls import PluginFailure
@@ -22,8 +23,17 @@ from berth.framework.preemption import Evictions, best_eviction, confirm, dry_ru
 from berth.framework.profile import Profile
 from berth.messages.attempts import Outcome, Preemption, Ranked, Reason, Victim
 from berth_binder.cache import Cache
-from berth_binder.decisions.verdict import GONE, EvictionPlan, EvictionQuestion, RecheckError, Verdict, refused
-from berth_binder.events import ApiRequest, ClearNomination, EvictionAnswer, EvictPods
+from berth_binder.decisions.verdict import (
+    GONE,
+    EvictionPlan,
+    EvictionQuestion,
+    NodeQuestion,
+    RecheckError,
+    Verdict,
+    failed,
+    refused,
+)
+from berth_binder.events import ApiRequest, ClearNomination, EvictionAnswer, EvictPods, NodesAnswered
 
 NO_VICTIMS: Final = "no possible evictions help the pod by now"
 NOT_EVICTABLE: Final = "a pod that would have to be evicted is being bound"
@@ -48,6 +58,22 @@ class PreemptionCheck:
             return Verdict(outcome=Outcome.PREEMPTING, node=nominated, message=ranked.message, preemption=preemption)
         return self._without_eviction(pod, profile)
 
+    def about_nodes(self, pod: Pod, profile: Profile, refused: Collection[str]) -> NodeQuestion | None:
+        """The nodes on which a pod of an extender fits without evictions, except those that extenders have ``refused``.
+
+        Raises:
+            RecheckError: a plugin could not answer.
+        """
+        if not profile.is_extended(pod):
+            return None
+        try:
+            fitting = feasible_nodes(pod, self.cache.snapshot, profile)
+        except PluginFailure as failure:
+            raise _cannot_look(pod, failure) from failure
+        infos = (node_info(self.cache.snapshot, name) for name in fitting if name not in refused)
+        nodes = {info.name: info.node for info in infos if info is not None}
+        return NodeQuestion(nodes=nodes) if nodes else None
+
     def plan(  # noqa: PLR0913, PLR0917 - the parts of a proposal, and what extenders have answered
         self,
         ranked: Ranked,
@@ -59,16 +85,15 @@ class PreemptionCheck:
     ) -> Verdict | EvictionPlan | EvictionQuestion:
         """The pods to evict, a question, or a verdict: also a conflict if there are no victims, or one is being bound.
 
+        Only after ``verdict`` and ``about_nodes``.
+
         ``kept``: the evictions that extenders keep of the last ones; ``None``: they were not asked. ``asked``: the
         nodes about which they were asked.
 
         Raises:
             RecheckError: a plugin could not answer.
         """
-        verdict = self.verdict(ranked, proposed, pod, profile)
-        if verdict is not None:
-            return verdict
-        if profile.asked_about_evictions(pod) and (kept is None or not kept.is_final):
+        if profile.filters_evictions(pod) and (kept is None or not kept.is_final):
             question = self._question(pod, proposed, profile, asked)
             return question or (_conflict(NO_VICTIMS) if kept is None else _left_out(ranked, kept))
         if kept is not None and kept.failure:
@@ -100,18 +125,14 @@ class PreemptionCheck:
         return is_useless and not self._is_being_vacated(pod, nominated, profile)
 
     def _without_eviction(self, pod: Pod, profile: Profile) -> Verdict | None:
-        """A conflict if a node fits without an eviction."""
-        # Extenders may have rejected every node that passes the filters, so a passing node proves no fit.
+        # Extenders may reject every node that passes the filters, so they are asked first (``about_nodes``).
         if profile.is_extended(pod):
             return None
         try:
             node = any_feasible_node(pod, self.cache.snapshot, profile)
         except PluginFailure as failure:
-            raise RecheckError(f"looking for a node for {pod.key!r}: {failure}") from failure
-        if not node:
-            return None
-        message = f"it fits on node {node!r} without an eviction"
-        return Verdict(outcome=Outcome.CONFLICT, reason=Reason.FITS, message=message)
+            raise _cannot_look(pod, failure) from failure
+        return _fits(node) if node else None
 
     def _is_being_vacated(self, pod: Pod, node: str, profile: Profile) -> bool:
         """Whether victims still terminate on a node that the pod can use then, so that no other pod is evicted."""
@@ -166,6 +187,18 @@ class PreemptionCheck:
         return tuple(other for other in nominees if priority_of(other) < priority_of(pod))
 
 
+def verdict_on_nodes(answered: NodesAnswered) -> Verdict | None:
+    """A conflict if extenders keep a node without an eviction, an error if one failed; ``None``: they keep none."""
+    if answered.failure:
+        return failed(answered.failure)
+    return _fits(min(answered.left)) if answered.left else None
+
+
+def _fits(node: str) -> Verdict:
+    message = f"it fits on node {node!r} without an eviction"
+    return Verdict(outcome=Outcome.CONFLICT, reason=Reason.FITS, message=message)
+
+
 def _conflict(message: str) -> Verdict:
     return Verdict(outcome=Outcome.CONFLICT, reason=Reason.VICTIMS, message=message)
 
@@ -179,6 +212,10 @@ def _left_out(ranked: Ranked, kept: Evictions) -> Verdict:
 def _costs_no_more(now: Nomination, asked: Nomination) -> bool:
     """Whether the node still needs the victims that extenders were asked about, and violates no further budget."""
     return set(now.victims) == set(asked.victims) and now.violations <= asked.violations
+
+
+def _cannot_look(pod: Pod, failure: PluginFailure) -> RecheckError:
+    return RecheckError(f"looking for a node for {pod.key!r}: {failure}")
 
 
 def _cannot_choose(pod: Pod, failure: PluginFailure) -> RecheckError:

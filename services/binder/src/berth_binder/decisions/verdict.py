@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from berth.api.node import Node
 from berth.api.pod import Pod, changed, is_gated, is_gone_while_unbound
 from berth.framework.interface import Nomination
 from berth.framework.status import Status
@@ -54,6 +55,12 @@ class EvictionQuestion(msgspec.Struct, frozen=True, kw_only=True):
 
     candidates: tuple[Nomination, ...]
     victims: Mapping[str, Pod]
+
+
+class NodeQuestion(msgspec.Struct, frozen=True, kw_only=True):
+    """Asks extenders which of these nodes they keep, because the pod fits there; by name."""
+
+    nodes: Mapping[str, Node]
 
 
 class RecheckError(Exception):

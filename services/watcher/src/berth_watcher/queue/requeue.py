@@ -4,8 +4,8 @@ The core passes in what happened and gets a ``Wait``, or ``None`` if the pod is 
 number of the mirror's latest change, which the pod's next ranking must see.
 
 A Decision has the positions at which it was made. An event counts as seen by the scorer if the mirror's write of it is
-known to be stored at or below that position. An object rewritten later counts as new, because the bucket keeps only its
-newest version. Unknown counts as missed: an attempt too many is better than a pod that waits for an event of the past.
+known to be stored at or below that position. An object rewritten later, and an unknown one, count as missed: an attempt
+too many is better than a pod that waits for a past event.
 """
 
 from __future__ import annotations
@@ -121,8 +121,8 @@ class Requeue:
     ) -> Wait | None:
         """Other pods took the nodes: go to the front of the priority once the named versions are seen, or back off.
 
-        If only proposals of other pods keep it out, it backs off at once: they end within milliseconds, and a pod that
-        no known event helps does not go before others (docs/adr/0028-a-pod-that-proposals-keep-out-backs-off.md).
+        If only proposals of other pods keep it out, it backs off at once
+        (docs/adr/0028-a-pod-that-proposals-keep-out-backs-off.md).
         """
         if decision.reason == Reason.PROPOSALS:
             self._fail(pod, decided_at)
@@ -331,8 +331,7 @@ class Requeue:
     def _may_lack_live_data(self, pod: QueuedPod, positions: Positions) -> bool:
         """Whether a sample or fact that could help may have left its log since the pod's ranking.
 
-        A pass of a collector may write more than a log keeps. Only pods decided during it are checked, so it costs each
-        at most one more attempt.
+        A pass of a collector may write more than a log keeps.
         """
         return any(
             position > 0 and log.may_lack_events_since(position) and self._hints.awaits(pod, event)

@@ -2,9 +2,7 @@
 
 Active pods are ordered by the profile's QueueSort plugin. Pods whose sort keys are equal at a fixed timestamp have the
 same rank (with PrioritySort: the same priority). Within a rank, pods that lost a conflict go first; then namespaces
-take turns (docs/adr/0020-namespaces-take-turns.md).
-Within a namespace the plugin's order counts. A pod whose back-off only has to end, because an event may help it, may go
-earlier when no other pod is active.
+take turns (docs/adr/0020-namespaces-take-turns.md). Within a namespace the plugin's order counts.
 """
 
 from __future__ import annotations

@@ -24,13 +24,14 @@ def export(*, output: Written = "-", kubeconfig: KubeconfigToRead = None, contex
 
     All objects that a ranking reads, in one List, as kubectl get prints them.
     """
-    data = run_command(read_cluster(kubeconfig, context))
+    read = run_command(read_cluster(kubeconfig, context))
+    note(f"read {read.summary}")
     if output == "-":
-        print_json(msgspec.Raw(data), indent=0)
+        print_json(msgspec.Raw(read.objects), indent=0)
         return
     with reporting_errors():
-        _write(output, data)
-    note(f"wrote {len(data)} bytes to {output}")
+        _write(output, read.objects)
+    note(f"wrote {len(read.objects)} bytes to {output}")
 
 
 def _write(output: str, data: bytes) -> None:

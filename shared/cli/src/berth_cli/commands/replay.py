@@ -349,7 +349,6 @@ def _before(opened: _Opened, other: KubeSchedulerConfiguration, profiles: Mappin
 
 
 def _afterwards(found: WhatIf, profiles: Mapping[str, Profile]) -> Iterator[str]:
-    """Notes about failures and left out pods of a run."""
     for pod, problem in found.other.failures.items():
         yield f"{pod}: {problem}"
     if found.other.left_out:

@@ -155,7 +155,9 @@ def simulate(  # noqa: PLR0913 - one parameter a flag, given by name
 def _read_running(kubeconfig: Path | None, context: str | None) -> bytes:
     from berth_cli.simulate.live import read_cluster  # noqa: PLC0415 - HTTP, and most simulations read files
 
-    return run_command(read_cluster(kubeconfig, context))
+    read = run_command(read_cluster(kubeconfig, context))
+    note(f"read {read.summary}")
+    return read.objects
 
 
 def _simulate(configuration: KubeSchedulerConfiguration, options: _Options) -> bool:
@@ -189,7 +191,6 @@ def _simulate(configuration: KubeSchedulerConfiguration, options: _Options) -> b
 
 
 def _print(reports: Iterator[PodReport], options: _Options, simulation: Simulation) -> ReportCounts:
-    """Print the reports: each JSON document at once, the table at the end."""
     counts, rows = ReportCounts(), []
     for report in reports:
         counts.add(report)

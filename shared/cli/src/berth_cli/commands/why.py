@@ -1,7 +1,6 @@
 """``berth why``: explains a pod's placement from its last Decision, or from a cycle that runs now.
 
-Most pods are explained by their Decision alone. Plugins, NumPy and the reader of configurations take 0.3 s to import,
-so only the answers that need them import them.
+Plugins, NumPy and the reader of configurations take 0.3 s to import: only answers that need them import them.
 """
 
 from __future__ import annotations
@@ -155,7 +154,6 @@ async def _advice(session: Session, asked: _Asked, pod: Pod | None) -> Advice:
 
 
 async def _print_if_gated(session: Session, asked: _Asked, kubeconfig: Path) -> bool:
-    """Print the reason if PreEnqueue gates the pod; returns whether it does."""
     from berth_cli.pods.now import gated_json, gated_lines, gated_pod  # noqa: PLC0415 - see the module
 
     gated = await gated_pod(session, asked.pod, asked.configuration.read(), kubeconfig)

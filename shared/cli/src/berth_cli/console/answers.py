@@ -38,14 +38,13 @@ MOST_QUEUED: Final = 500  # pods of the queue that the page lists
 MOST_REQUESTS: Final = 5
 MOST_DECISIONS: Final = 20_000  # read for a time that a page names; takes two seconds
 LONGEST_SECONDS: Final = 24 * 3600.0
-CLOCKS_APART: Final = timedelta(
-    seconds=10
-)  # a stream is read from so much earlier on, as this machine's clock may differ
+# A stream is read from so much earlier on, as this machine's clock may differ.
+CLOCKS_APART: Final = timedelta(seconds=10)
 MOST_ON_A_NODE: Final = 1000  # pods of a node that the page lists; Kubernetes supports 110 per node
 
 
 async def why_json(session: Session, name: PodName, snapshot: Snapshot) -> Document:
-    """The document of ``berth why -o json`` with its sentences. Only the bus is asked, never the API server.
+    """The document of ``berth why -o json`` with its sentences, from the bus only.
 
     Raises:
         NotFoundError: neither a Decision, nor the leading watcher, nor the mirror has the pod.
@@ -83,9 +82,12 @@ async def decisions_json(session: Session, begin: float, end: float, snapshot: S
     """
     if not 0 <= begin < end <= begin + LONGEST_SECONDS:
         raise UsageError(f"listing Decisions: want a time of at most {LONGEST_SECONDS:g} s, got {begin!r} to {end!r}")
-    now = (await session.state(DECISIONS)).now.timestamp()
+    state = await session.state(DECISIONS)
+    now = state.now.timestamp()
+    first = math.inf if state.first_time is None else state.first_time.timestamp()
     step = max(1, math.ceil((end - begin) / BARS))
-    log = DecisionLog([Bars(step, math.ceil(end / step) - int(begin) // step)])
+    bars = Bars(step, math.ceil(end / step) - int(begin) // step)
+    log = DecisionLog([bars], lacks_older=state.first_sequence > 1 and first > begin)
     until = None
     if begin < now:
         async with session.read_stream(DECISIONS, since=timedelta(seconds=now - begin) + CLOCKS_APART) as reader:

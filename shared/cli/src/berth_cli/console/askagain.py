@@ -1,7 +1,4 @@
-"""Asks again now: ``berth why --now`` in a process of its own, one at a time, because it ranks every node.
-
-The process reads the whole mirror itself, so a long ranking delays neither the page nor other questions.
-"""
+"""Asks again now: ``berth why --now`` in a process of its own, one at a time, because it ranks every node."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class StageTimes(msgspec.Struct, frozen=True, kw_only=True):
 class DecisionFigures(msgspec.Struct, frozen=True, kw_only=True):
     """Counts over ``seconds`` from ``begin`` on, in bars of ``step`` seconds. Times are Unix seconds.
 
-    ``since``: from when on Decisions are known, later than ``begin`` if older ones were not read.
+    ``since``: from when on Decisions are known, later than ``begin`` if older ones were not read or have left NATS.
     ``series``: per outcome the number in each bar, oldest first. ``repeated``: Decisions on pods decided before.
     ``bound``: the pods with stage times. ``waited``: whole seconds, the precision of a pod's creation time.
     """
@@ -165,7 +165,7 @@ class Bars:
             seconds=self._number * self._step,
             step=self._step,
             begin=begin,
-            since=max(begin, known_from),
+            since=max(begin, min(known_from, end)),
             outcomes=dict(outcomes),
             profiles=_most(_sum(bar.profiles for bar in counted)),
             namespaces=_most(_sum(bar.namespaces for bar in counted)),
@@ -189,7 +189,7 @@ CreationOf = Callable[[str], str | None]
 class DecisionLog:
     """Decisions as they arrive, and the lines that pages have not received yet.
 
-    ``lacks_older``: NATS keeps older Decisions than the first.
+    ``lacks_older``: there were older Decisions than the first.
     """
 
     def __init__(self, bars: Sequence[Bars] = (), *, lacks_older: bool = False) -> None:
@@ -225,7 +225,7 @@ class DecisionLog:
     def new_lines(self, creation_of: CreationOf) -> tuple[list[DecisionLine], int]:
         """The lines since the last call, and the number of those left out.
 
-        A Decision is held until the next call, when the mirror has the pod and its creation time.
+        A Decision is held for one call, until the mirror has its pod.
         """
         ready, self._held, self._arrived = self._held, self._arrived, deque(maxlen=KEPT)
         left_out, self._dropped = self._dropped + max(0, len(ready) - MOST_IN_A_FRAME), 0
@@ -313,7 +313,6 @@ def _line_of(at: float, decided: DecidedAttempt, creation_of: CreationOf) -> Dec
 
 
 def _stage_seconds(line: DecisionLine) -> tuple[float | None, float | None, float | None]:
-    """Seconds from creation to PENDING, to RANKED, and to the Decision."""
     return (
         None if (waited := _between(line.created, line.asked)) is None else float(int(waited)),
         _between(line.asked, line.ranked),

@@ -185,7 +185,6 @@ class Feed:
 
 
 async def _recent(session: Session, stream: str, messages: int) -> int:
-    """The sequence after which the last ``messages`` of a stream follow."""
     return max(0, (await session.state(stream)).last_sequence - messages)
 
 

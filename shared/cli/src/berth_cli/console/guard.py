@@ -1,8 +1,8 @@
 """Access rules: the Host of a request, the token or the proxy's user, and the origin of a POST.
 
-The page listens on this machine by default. For other machines it needs a token, which a person types once and which
-becomes a cookie that scripts cannot read, or a proxy that authenticates people. Pages of other sites are kept out:
-names that resolve here (Host), forms (Origin), frames (Content-Security-Policy).
+For other machines than this one the page needs a token, which becomes a cookie that scripts cannot read, or a proxy
+that authenticates people. Pages of other sites are kept out: names that resolve here (Host), forms (Origin), frames
+(Content-Security-Policy).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Sends frames to pages; the number of pages and of unread frames per page is bounded.
 
-A page that is too slow gets the whole state again, so it misses frames but no change.
+A page that is too slow gets the whole state again.
 """
 
 from __future__ import annotations

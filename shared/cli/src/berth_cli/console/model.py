@@ -1,6 +1,6 @@
 """The state of the page, and its frames: the whole state once, then changes.
 
-Pure: :mod:`berth_cli.console.feed` puts in bus data and takes frames.
+Pure.
 """
 
 from __future__ import annotations

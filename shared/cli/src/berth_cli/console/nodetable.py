@@ -1,6 +1,6 @@
 """The nodes as the page shows them: properties, requests and traffic.
 
-Only changed rows are computed again, so that the cost follows the changes.
+Only changed rows are computed again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Answers about the queue for all pages: the watcher is asked for one list after another.
 
-Refreshes, a few requests each, begin at least a second apart, and an answer serves every page that requests the same
-list meanwhile.
+Refreshes begin at least a second apart; one answer serves every page that requests the same list.
 """
 
 from __future__ import annotations

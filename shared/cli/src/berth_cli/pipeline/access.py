@@ -129,7 +129,6 @@ def is_running(pid: int) -> bool:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file that only its owner may read."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(text)

@@ -1,9 +1,7 @@
 """Rights on the bus, declared once: NATS accounts, their users, and the subjects of each.
 
-Users of one account are no boundary: JetStream answers to any reply subject without checking whether the requester may
-publish there, so a user who may store a message and read it back could make the server publish it anywhere in the
-account. Each level of trust therefore has an account of its own and reaches berth's account only by imports, which
-rewrite replies (docs/protocol.md, 8; docs/adr/0014-accounts-are-the-boundary.md).
+Users of one account are no boundary. Each level of trust therefore has an account of its own and reaches berth's
+account only by imports, which rewrite replies (docs/protocol.md, 8; docs/adr/0014-accounts-are-the-boundary.md).
 
 The server's configuration and the tables of docs/security.md are generated from this declaration.
 """

@@ -1,8 +1,8 @@
 """A process that imports the services once and forks each one that is started (docs/adr/0044).
 
-A service spends more than half a second of CPU on its imports, and `berth up` starts five at once. As a program this
-module is the server: it has no event loop and no threads, which do not survive a fork. :class:`ForkServer` is its
-parent's side. Between them is a pipe of multiprocessing: requests one way, answers the other.
+As a program this module is the server: it has no event loop and no threads, which do not survive a fork.
+:class:`ForkServer` is its parent's side. Between them is a pipe of multiprocessing: requests one way, answers the
+other.
 
 A forked service is a process like one that was started with its command line: a session, an environment and an output
 of its own. It ends with the server, and the server with its parent, whose end closes the pipe. Linux only.

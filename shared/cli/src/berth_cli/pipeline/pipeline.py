@@ -113,7 +113,7 @@ class Pipeline:
 
 @asynccontextmanager
 async def pipeline(options: PipelineOptions, report: Report) -> AsyncIterator[Pipeline]:
-    """Start everything; when the block ends, stop everything and remove its files.
+    """Start everything; at the block's end stop it and remove its files.
 
     Raises (on entering, or in the block, in an exception group):
         TemporaryError: the given API server or NATS server does not answer.

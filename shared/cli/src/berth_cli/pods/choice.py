@@ -98,7 +98,7 @@ def _behind(chosen: Candidate, second: Candidate) -> str:
         return "it was ranked behind"
     if chosen.pods != second.pods:
         return f"it has {second.pods} pods, and {chosen.node} {chosen.pods}"
-    return "the best nodes were equal, and one of them was taken by the pod's uid"
+    return "the best nodes were equal, and a hash of the attempt chose one of them"
 
 
 def _advantages(chosen: Candidate, second: Candidate) -> Iterator[str]:

@@ -95,7 +95,6 @@ def _when(decided: ExplainedDecision) -> str:
 
 
 def _times(decided: ExplainedDecision) -> Iterator[str]:
-    """The duration of each step whose times the Decision has."""
     asked, ranked = decided.decision.asked_at, decided.decision.ranked_at
     if asked is not None and ranked is not None:
         yield f"ranked {_took(asked, ranked)} after the request"

@@ -1,7 +1,4 @@
-"""Finds the pod itself: on the bus, in the watcher's queue, in a file, or on the API server.
-
-Apart from :mod:`berth_cli.pods.lookup`, since most pods are explained by their Decision alone.
-"""
+"""Finds the pod itself: on the bus, in the watcher's queue, in a file, or on the API server."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A pod's messages in order of time, as text and as JSON.
 
-Messages deleted from their streams are restored from the pod's Decision, which has most of them.
+Messages deleted from their streams are restored from the pod's Decision.
 """
 
 from __future__ import annotations

@@ -125,7 +125,6 @@ async def read_queue(
 
 
 def _order(pod: WaitingPod) -> tuple[int, float, int, datetime, str, str]:
-    """The sort key: queue, then next try, then priority and age."""
     queue = _SHOWN.index(pod.queue) if pod.queue in _SHOWN else len(_SHOWN)
     soonest = pod.tried_again_seconds if pod.tried_again_seconds is not None else float("inf")
     return queue, soonest if pod.queue == "backoff" else 0.0, -pod.priority, pod.since, pod.namespace, pod.name

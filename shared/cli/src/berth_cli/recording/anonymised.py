@@ -1,7 +1,6 @@
 """A recording without names: each message decoded, its texts masked field by field, and written again.
 
-Unknown fields are dropped, as in any decoding. Undecodable messages become empty objects, which are undecodable too.
-Facts may have any shape and become empty objects.
+Unknown fields are dropped, as in any decoding. Undecodable messages and facts become empty objects.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The file of a recording: lines of JSON, compressed in frames that are read whole or not at all.
 
 A frame is a member of a gzip file (``zcat FILE`` shows a recording) with a checksum at its end. The writer begins one
-every second, so a killed recorder leaves readable frames, and no record is read in part.
+every second, so a killed recorder leaves readable frames.
 
 The first line is the :class:`Header`. Then come messages as the recorder read them: in each stream's order, not in one
 order of all streams. :class:`Begun` follows the stored messages, and soon after it the waiting pods (:class:`Waiting`).
@@ -166,7 +166,7 @@ Record = Recorded | Waiting | Begun | Ended
 
 
 class Change(Protocol):
-    """What is written in place of a record."""
+    """The replacement of a record."""
 
     @overload
     def __call__(self, record: Recorded, /) -> Recorded: ...

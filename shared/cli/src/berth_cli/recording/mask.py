@@ -1,7 +1,7 @@
 """Masks of names: each word outside the vocabulary is replaced, by the same mask everywhere in a recording.
 
-Separators are kept, so equal texts stay equal and composed names stay composed: a pod's key and its namespace, an image
-and its tag, the claim ``<pod>-<volume>``. Masks are random and kept in memory only, so that names cannot be tried out.
+Separators are kept, so equal texts stay equal and composed names stay composed, such as the claim ``<pod>-<volume>``.
+Masks are random and kept in memory only, so that names cannot be tried out.
 
 Uids keep their order, which decides between victims of equal priority and age.
 """

@@ -3,8 +3,7 @@
 It needs no rights but Direct Get and the copies that streams republish, also of PENDING and RANKED, so short-lived
 messages are recorded too.
 
-Gated pods are on no stream, and unschedulable ones only while they are tried. So the recorder asks the watcher for
-waiting pods, as `berth queue` does, one page at a time.
+Waiting pods are on no stream: the recorder asks the watcher, one page at a time.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Each scorer has a view again (:class:`berth.ranking.view.View`). Before a ranking, it reads the mirror, Decisions and
 live data up to the message's ``positions``, and its peers' rankings up to ``received``. Then the scorer's own code runs
-(:class:`berth.ranking.ranker.Ranker`). Afterwards the recorded ranking counts, so that one difference does not cause
-others.
+(:class:`berth.ranking.ranker.Ranker`). Afterwards the recorded ranking counts.
 """
 
 from __future__ import annotations
@@ -196,6 +195,7 @@ class RecordingGaps:
         self._begins = {source: recording.position(source) for source in (CLUSTER, BANDWIDTH, FACTS)}
         self._unknown = dict(_proposed_before(recording))
         self._missed = list(_missed(recording))
+        self._ranked_at = {record.sequence: record.time for record in recording.of(RANKED)}
 
     def why_unknown(self, ranking: RecordedRanking) -> str:
         positions = ranking.message.positions
@@ -205,14 +205,21 @@ class RecordingGaps:
             return _BEFORE
         if any(getattr(positions, name) > self._ends[source] for source, name in POSITIONED.items()):
             return "ranked on what was not recorded any more"
-        if any(timedelta(0) <= ranking.at - at <= self._uncertain for at in self._missed):
-            return "ranked soon after rankings that the recorder missed"
+        if who := self._who_missed(ranking):
+            return f"ranked soon after rankings that the {who} missed"
         for uid, (mirrored, since) in list(self._unknown.items()):
             if ranking.at - since > self._uncertain:
                 del self._unknown[uid]
             elif positions.cluster < mirrored:
                 return _BEFORE
         return ""
+
+    def _who_missed(self, ranking: RecordedRanking) -> str:
+        if any(timedelta(0) <= ranking.at - at <= self._uncertain for at in self._missed):
+            return "recorder"
+        missed = ranking.message.received.missed
+        stored_at = self._ranked_at.get(missed, ranking.at)
+        return "scorer" if missed and ranking.at - stored_at <= self._uncertain else ""
 
 
 POSITIONED: Final[Mapping[Source, str]] = {

@@ -326,8 +326,7 @@ class OtherRun:
 def _with_first(ranking: Ranking, node: str) -> Ranking:
     """The ranking with this node first, unless another one is better.
 
-    Among equal nodes hashes and the order of pods decide, which differ from the recorded scorers': such a pod does not
-    count as elsewhere.
+    Ties differ from the recorded scorers' and do not count as elsewhere.
     """
     best = ranking.candidates[:1]
     found = (each for each in ranking.candidates if each.node == node and each.total == best[0].total)

@@ -155,7 +155,6 @@ def _failed(failure: PluginFailure) -> RemedySentence:
 
 
 def _about(plugin: str, sentence: RemedySentence, nodes: Nodes, mask: Mask, only: Mask) -> Remedy:
-    """The sentence with the number of its nodes, and the names of the first."""
     count, alone = int(np.count_nonzero(mask)), int(np.count_nonzero(mask & only))
     if sentence.text:
         return _whole(plugin, sentence, nodes=count, alone=alone)

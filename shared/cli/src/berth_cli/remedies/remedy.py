@@ -19,8 +19,8 @@ class Remedy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     ``about``: the resource, taint, label, port or claim. ``nodes``: how many nodes the obstacle excludes; ``alone``: on
     how many it is the only obstacle. ``amounts``, of a resource, in millicores or base units: ``asked``, ``largest``
-    (the largest capacity of a node), and ``free`` of ``allocatable`` on the node with the most free, which is the first
-    of the ``examples``.
+    (the largest capacity of a node), and ``free`` of ``allocatable`` on the node with the most free (the first of
+    ``examples``).
     """
 
     plugin: str

@@ -118,7 +118,6 @@ class RecordedDecisions:
 
 
 def _node_of(recording: Recording, name: PodName) -> str:
-    """The pod's node in the mirror at the end; empty without one."""
     ended: set[str] = set()
     for record in reversed(recording.of(CLUSTER)):
         if not record.subject.startswith(f"{POD.name}.") or record.subject in ended:

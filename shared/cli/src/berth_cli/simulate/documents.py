@@ -89,7 +89,6 @@ def decode(decoder: msgspec.json.Decoder[T], raw: bytes) -> T:
 
 
 def _reason(error: Exception) -> str:
-    """msgspec's text, with the path of the field first."""
     found = _VALIDATION.fullmatch(str(error))
     return f"{found['path']}: {found['reason']}" if found and found["path"] else str(error)
 

@@ -193,7 +193,6 @@ class Simulation:
 
 
 def _since(pod: Pod) -> datetime:
-    """The pod's creation time; a pod without one comes last."""
     created = pod.metadata.creation_timestamp
     return datetime.fromtimestamp(unix_seconds(created), UTC) if created else _LAST
 

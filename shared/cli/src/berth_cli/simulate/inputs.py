@@ -257,7 +257,6 @@ def _inputs(files: _Files, to_place: Mapping[Identity, FoundObject[Pod]]) -> Inp
 
 
 def _snapshot(objects: StoredObjects) -> tuple[Snapshot, int]:
-    """The Snapshot, and the number of its pending pods."""
     snapshot = Snapshot()
     for one in objects.others:
         _set(snapshot, one)
@@ -278,7 +277,6 @@ def _set(snapshot: Snapshot, one: ReadObject) -> None:
 
 
 def _set_pod(snapshot: Snapshot, pod: Pod) -> bool:
-    """Place or nominate the pod; returns whether it is pending."""
     if is_bound(pod):
         snapshot.place(pod, pod.spec.node_name, bound_at=bound_at(pod))
         return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -25,6 +25,13 @@ _PAGE: Final = 500  # objects, as kubectl asks for
 _PAGE_BYTES: Final = 1 << 29  # an object has at most 1.5 MB
 
 
+class RunningCluster(NamedTuple):
+    """All objects of a running cluster that a ranking reads."""
+
+    objects: bytes  # a List
+    summary: str  # how many objects, of which cluster
+
+
 class _ListMetadata(msgspec.Struct, rename="camel"):
     continue_: str = msgspec.field(default="", name="continue")
 
@@ -34,8 +41,8 @@ class _ListPage(msgspec.Struct):
     metadata: _ListMetadata = msgspec.field(default_factory=_ListMetadata)
 
 
-async def read_cluster(kubeconfig: Path | None, context: str | None) -> bytes:
-    """A List of all objects that a ranking reads.
+async def read_cluster(kubeconfig: Path | None, context: str | None) -> RunningCluster:
+    """List all objects that a ranking reads.
 
     Raises:
         KubeconfigError: unusable, or without this context.
@@ -43,9 +50,13 @@ async def read_cluster(kubeconfig: Path | None, context: str | None) -> bytes:
         ApiRefusedError: a kind may not be listed.
     """
     source = Kubeconfig(kubeconfig, context=context) if context else source_for(kubeconfig)
-    async with KubeClient(await KubeCredentials.from_source(source), user_agent="berth-export") as client:
+    credentials = await KubeCredentials.from_source(source)
+    async with KubeClient(credentials, user_agent="berth-export") as client:
         items = [each for path in LISTED async for each in _objects(client, path)]
-    return msgspec.json.encode({"apiVersion": "v1", "kind": "List", "items": items})
+    return RunningCluster(
+        objects=msgspec.json.encode({"apiVersion": "v1", "kind": "List", "items": items}),
+        summary=f"{len(items)} objects of the cluster at {credentials.server}",
+    )
 
 
 async def _objects(client: KubeClient, path: str) -> AsyncIterator[dict[str, Any]]:

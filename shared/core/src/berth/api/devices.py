@@ -5,8 +5,10 @@ The parameters of a configuration belong to its driver: they are copied into all
 
 from __future__ import annotations
 
+import zlib
+from base64 import b64decode, b64encode
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, overload
 
 import msgspec
 
@@ -38,6 +40,7 @@ MOST_TAINTS: Final = 16
 MOST_COUNTER_SETS: Final = 8  # of a slice
 MOST_CONSUMED_SETS: Final = 2  # of a device
 MOST_COUNTERS: Final = 32  # of a set
+_MOST_UNPACKED_BYTES: Final = 8 << 20  # of a slice's spec: 128 devices with every attribute take 2 MB
 
 
 class CelSelector(Trimmed, frozen=True, kw_only=True):
@@ -190,8 +193,14 @@ class ResourceClaimStatus(Trimmed, frozen=True, kw_only=True):
     devices: list[AllocatedDeviceStatus] | None = None
 
 
+class ClaimMeta(ObjectMeta, frozen=True, kw_only=True):
+    """Metadata with the finalizers, which the binder reads; the mirror has none."""
+
+    finalizers: list[str] | None = None
+
+
 class ResourceClaim(Trimmed, frozen=True, kw_only=True):
-    metadata: ObjectMeta
+    metadata: ClaimMeta
     spec: ResourceClaimSpec = ResourceClaimSpec()
     status: ResourceClaimStatus = ResourceClaimStatus()
 
@@ -314,23 +323,64 @@ class ResourceSliceSpec(Trimmed, frozen=True, kw_only=True):
 
 
 class ResourceSlice(Trimmed, frozen=True, kw_only=True):
-    """A part of a driver's pool: devices, or the counters that they share."""
+    """A part of a driver's pool: devices, or the counters that they share.
+
+    ``packed``: the compressed spec of a PackedSlice; empty once decoded.
+    """
 
     metadata: ObjectMeta
     spec: ResourceSliceSpec = ResourceSliceSpec()
+    packed: str = ""
+
+    def __post_init__(self) -> None:
+        if self.packed:
+            msgspec.structs.force_setattr(self, "spec", _unpacked(self.packed))
+            msgspec.structs.force_setattr(self, "packed", "")
 
 
-class ContainerExtendedResourceRequest(Trimmed, frozen=True, kw_only=True):
-    """The request of the pod's extended claim that serves a resource of a container."""
-
-    container_name: str = ""
-    resource_name: str = ""
-    request_name: str = ""
+_specs: Final = msgspec.json.Decoder(ResourceSliceSpec)
 
 
-class PodExtendedResourceClaimStatus(Trimmed, frozen=True, kw_only=True):
-    request_mappings: list[ContainerExtendedResourceRequest] | None = None
-    resource_claim_name: str = ""
+class PackedSlice(Trimmed, frozen=True, kw_only=True):
+    """The mirror's form of a large slice: it decodes to a ResourceSlice."""
+
+    metadata: ObjectMeta
+    packed: str
+
+    @classmethod
+    def of(cls, resource_slice: ResourceSlice) -> PackedSlice:
+        data = zlib.compress(msgspec.json.encode(resource_slice.spec))
+        return cls(metadata=resource_slice.metadata, packed=b64encode(data).decode())
+
+
+def _unpacked(packed: str) -> ResourceSliceSpec:
+    try:
+        data = zlib.decompressobj().decompress(b64decode(packed), _MOST_UNPACKED_BYTES)
+    except zlib.error as exc:
+        raise ValueError(f"unpacking a ResourceSlice: {exc}") from exc
+    return _specs.decode(data)
+
+
+@overload
+def without_parameters(thing: ResourceClaim) -> ResourceClaim: ...
+
+
+@overload
+def without_parameters(thing: DeviceClass) -> DeviceClass: ...
+
+
+def without_parameters(thing: ResourceClaim | DeviceClass) -> ResourceClaim | DeviceClass:
+    """The claim or class without what only drivers and the binder read: configurations and finalizers."""
+    replace = msgspec.structs.replace
+    if isinstance(thing, DeviceClass):
+        return replace(thing, spec=replace(thing.spec, config=None))
+    spec, status = thing.spec, thing.status
+    if spec.devices.config:
+        spec = replace(spec, devices=replace(spec.devices, config=None))
+    if status.allocation is not None and status.allocation.devices.config:
+        devices = replace(status.allocation.devices, config=None)
+        status = replace(status, allocation=replace(status.allocation, devices=devices))
+    return replace(thing, metadata=replace(thing.metadata, finalizers=None), spec=spec, status=status)
 
 
 def device_key(driver: str, pool: str, device: str) -> str:

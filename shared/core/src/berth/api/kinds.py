@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, Generic, TypeVar
 
+from berth.api.devices import DeviceClass, ResourceClaim, ResourceSlice
 from berth.api.meta import KubernetesObject
 from berth.api.node import Node
 from berth.api.pod import Pod
@@ -49,6 +50,8 @@ class Kind(Generic[T_co]):
     version: str = "v1"
     plural: str
     is_namespaced: bool = True
+    # Whether an API server may lack the kind; such a cluster has no objects of it.
+    is_optional: bool = False
     # Whether an object keeps `whole`, for extenders; only for nodes and pods.
     keeps_whole: Callable[[Any], bool] | None = None
 
@@ -110,6 +113,30 @@ POD_DISRUPTION_BUDGET: Final = Kind(
     name="poddisruptionbudget", struct=PodDisruptionBudget, group="policy", plural="poddisruptionbudgets"
 )
 
+DEVICE_CLASS: Final = Kind(
+    name="deviceclass",
+    struct=DeviceClass,
+    group="resource.k8s.io",
+    plural="deviceclasses",
+    is_namespaced=False,
+    is_optional=True,
+)
+RESOURCE_SLICE: Final = Kind(
+    name="resourceslice",
+    struct=ResourceSlice,
+    group="resource.k8s.io",
+    plural="resourceslices",
+    is_namespaced=False,
+    is_optional=True,
+)
+RESOURCE_CLAIM: Final = Kind(
+    name="resourceclaim",
+    struct=ResourceClaim,
+    group="resource.k8s.io",
+    plural="resourceclaims",
+    is_optional=True,
+)
+
 # An object that only plugins read, in Snapshot.objects.
 PluginObject = (
     Service
@@ -124,6 +151,9 @@ PluginObject = (
     | CSIStorageCapacity
     | VolumeAttachment
     | PodDisruptionBudget
+    | DeviceClass
+    | ResourceSlice
+    | ResourceClaim
 )
 
 _PLUGIN_KINDS: Final[tuple[Kind[PluginObject], ...]] = (
@@ -139,6 +169,9 @@ _PLUGIN_KINDS: Final[tuple[Kind[PluginObject], ...]] = (
     CSI_STORAGE_CAPACITY,
     VOLUME_ATTACHMENT,
     POD_DISRUPTION_BUDGET,
+    DEVICE_CLASS,
+    RESOURCE_SLICE,
+    RESOURCE_CLAIM,
 )
 # The kinds that plugins read beyond pods, nodes and namespaces, by name.
 PLUGIN_KINDS: Final[Mapping[str, Kind[PluginObject]]] = {kind.name: kind for kind in _PLUGIN_KINDS}

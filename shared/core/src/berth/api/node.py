@@ -21,7 +21,7 @@ class Taint(Trimmed, frozen=True, kw_only=True):
 
 
 class NodeSpec(Trimmed, frozen=True, kw_only=True):
-    """What is configured for the node."""
+    """The node's configuration."""
 
     unschedulable: bool = False
     taints: list[Taint] | None = None

@@ -264,6 +264,19 @@ class PodResourceClaimStatus(Trimmed, frozen=True, kw_only=True):
     resource_claim_name: str | None = None
 
 
+class ContainerExtendedResourceRequest(Trimmed, frozen=True, kw_only=True):
+    """The request of the pod's extended claim that serves a resource of a container."""
+
+    container_name: str = ""
+    resource_name: str = ""
+    request_name: str = ""
+
+
+class PodExtendedResourceClaimStatus(Trimmed, frozen=True, kw_only=True):
+    request_mappings: list[ContainerExtendedResourceRequest] | None = None
+    resource_claim_name: str = ""
+
+
 class PodStatus(Trimmed, frozen=True, kw_only=True):
     """The state of the pod, as reported by kubelet and scheduler."""
 
@@ -272,6 +285,7 @@ class PodStatus(Trimmed, frozen=True, kw_only=True):
     start_time: str | None = None
     conditions: list[PodCondition] | None = None
     resource_claim_statuses: list[PodResourceClaimStatus] | None = None
+    extended_resource_claim_status: PodExtendedResourceClaimStatus | None = None
 
 
 class Pod(Trimmed, frozen=True, kw_only=True):

@@ -1,8 +1,7 @@
 """Limits on the work that one pod causes in a cycle and on the bus, so that no pod delays others.
 
-A pod below 1 MB can have 16,000 affinity terms, each of which costs work on each node. A pod above the limits is not
-scheduled, and the reason is reported. The limits are ten times the largest known need; each costs at most 25 ms per
-cycle at 5,000 nodes.
+A pod above the limits is not scheduled, and the reason is reported. The limits are ten times the largest known need;
+each costs at most 25 ms per cycle at 5,000 nodes.
 
 A placed pod cannot be refused. Above the limits its pod affinity has no effect on other pods.
 """

@@ -1,15 +1,12 @@
 """Reduces objects: fields without readers, and smaller forms of objects that are too large for the bus.
 
 The decoded types have only the fields that scheduling reads; ``trim`` drops fields that only some readers need, and the
-longest annotations above a limit, because the API server takes 256 KiB of them with each object, and anybody who may
-create objects could fill streams and buckets. Annotations that plugins read are short.
+longest annotations above a limit, because anybody who may create objects could fill streams and buckets with them.
 
 A large object has smaller forms, the fullest first. Of a pod on a node, plugins read its requests, host ports, labels,
 volumes, affinity and priority; other fields matter only while a pod waits (``as_placed``). The last form of a pod
 always fits into 48 KiB, so that every pod on a node counts; any other object that does not fit without its long
 annotations is left out.
-
-The requests in effect while a pod is resized in place are taken into its spec, so that its status need not keep them.
 """
 
 from __future__ import annotations
@@ -287,6 +284,7 @@ def with_effective_requests(pod: Pod) -> Pod:
         start_time=reported.start_time,
         conditions=reported.conditions,
         resource_claim_statuses=reported.resource_claim_statuses,
+        extended_resource_claim_status=reported.extended_resource_claim_status,
     )
     return Pod(metadata=pod.metadata, spec=spec, status=status, whole=pod.whole)
 

@@ -88,7 +88,6 @@ async def _delete_positions_of_what_is_gone(connection: Connection) -> None:
 
 
 async def _last_sequence(connection: Connection, name: str) -> int | None:
-    """The stream's last sequence; ``None`` if the stream is missing."""
     try:
         return (await stream_info(connection, connection.names.stream(name))).state.last_seq
     except MissingError:

@@ -75,8 +75,8 @@ _WILDCARD_TOKENS: Final = re.compile(r"(?:[^\s.*>]+|\*)(?:\.(?:[^\s.*>]+|\*))*(?
 class ReadingClient(Client):
     """nats-py's client, reading malformed headers and subjects too: the library would stop reading at them.
 
-    Otherwise anybody who may publish could end every session that receives the message, and a stored message would end
-    each new session too. These are the only private names of nats-py in berth (docs/adr/0008).
+    Otherwise anybody who may publish could end every session that receives the message. These are the only private
+    names of nats-py in berth (docs/adr/0008).
     """
 
     async def _process_headers(self, headers: bytes | None) -> dict[str, str] | None:
@@ -109,8 +109,11 @@ class Subscription:
     listener: Listener
     is_active: bool = True
     of_library: NatsSubscription | None = None
-    most: int = 0  # messages until the server sends no more; 0 is no limit
-    size: int = 0  # bytes received since the limit was renewed
+    most: int = 0  # messages in LIMIT_SECONDS after which the server sends no more; 0 is no limit
+    received: int = 0
+    ends_at: int = 0  # received messages after which the server sends no more
+    ended_before: int = 0  # the same until the limit was last renewed
+    size: int = 0  # bytes received since then
 
 
 class Connection:
@@ -342,9 +345,8 @@ class Connection:
         return subscription
 
     def _renew(self, subscription: Subscription) -> None:
-        # A new one, because NATS counts a limit over the whole life of a subscription.
         if subscription.is_active and not self.lost.is_set():
-            self._outbox.put(self._resubscribe, (subscription,))
+            self._outbox.put(self._extend, (subscription,))
             self._loop.call_later(LIMIT_SECONDS, self._renew, subscription)
 
     def _is_too_much(self, subscription: Subscription, size: int) -> bool:
@@ -357,17 +359,27 @@ class Connection:
             self._outbox.put(self._unsubscribe, (subscription,))
         return subscription.size > LIMIT_BYTES
 
-    async def _resubscribe(self, subscription: Subscription) -> None:
-        await self._unsubscribe(subscription)
-        subscription.size = 0
-        await self._subscribe(subscription)
+    async def _extend(self, subscription: Subscription) -> None:
+        size, subscription.size = subscription.size, 0
+        # The former limit may have ended it at the server before the present one arrived there.
+        has_ended = subscription.received in {subscription.ended_before, subscription.ends_at}
+        if has_ended or size > LIMIT_BYTES or subscription.of_library is None:
+            await self._unsubscribe(subscription)
+            await self._subscribe(subscription)
+            return
+        # The server counts over the subscription's whole life. A new subscription would lose what is on its way.
+        subscription.ended_before = subscription.ends_at
+        subscription.ends_at = subscription.received + subscription.most
+        await subscription.of_library.unsubscribe(limit=subscription.ends_at)
 
     async def _subscribe(self, subscription: Subscription) -> None:
         async def on_message(message: Msg) -> None:
             if not subscription.is_active or self.lost.is_set():
                 return
-            if subscription.most and self._is_too_much(subscription, len(message.data)):
-                return
+            if subscription.most:
+                subscription.received += 1
+                if self._is_too_much(subscription, message_size(message.data, message.headers)):
+                    return
             try:
                 subscription.listener(message)
             except Exception:  # costs one message, not the connection
@@ -378,6 +390,8 @@ class Connection:
             subscription.subject, cb=on_message, pending_msgs_limit=0, pending_bytes_limit=0
         )
         if subscription.most:
+            subscription.received, subscription.ended_before = 0, -1
+            subscription.ends_at = subscription.most
             await subscription.of_library.unsubscribe(limit=subscription.most)
 
     def _reporting(self, listener: Listener) -> Listener:

@@ -1,10 +1,10 @@
 """Deliveries of a durable consumer by a continuous pull.
 
-It requests as many messages as may be unsettled, counts outstanding ones, and requests more below half. nats-py's
-``PullSubscription.fetch`` stalls after a fetch that timed out, and costs five times as much. This is the plain
-protocol: a request ``{batch, expires, idle_heartbeat}`` to ``CONSUMER.MSG.NEXT`` with an inbox for the messages. When
-the server loses a request (restart of a cluster member, change of leader), its heartbeats stop, and the request is
-repeated under a new number. Messages for older numbers are accepted too.
+It requests as many messages as may be unsettled, counts outstanding ones, and requests more below half. nats-py's own
+pull stalls (docs/adr/0008). This is the plain protocol: a request ``{batch, expires, idle_heartbeat}`` to
+``CONSUMER.MSG.NEXT`` with an inbox for the messages. When the server loses a request (restart of a cluster member,
+change of leader), its heartbeats stop, and the request is repeated under a new number. Messages for older numbers are
+accepted too.
 """
 
 from __future__ import annotations

@@ -82,7 +82,8 @@ class MissingError(TemporaryError):
 
 # After this time a subscription with a limit gets messages again.
 LIMIT_SECONDS: Final = 5.0
-# Bytes of the messages of such a subscription in that time: three times what rankings take at 500 pods a second.
+# Bytes of such a subscription's messages in that time, as many as may wait for a connection (`max_pending`): rankings
+# of 3 KB take them at 1,000 pods a second.
 LIMIT_BYTES: Final = 16 * 1024 * 1024
 
 _AROUND_HEADERS: Final = len("NATS/1.0\r\n\r\n")
@@ -299,6 +300,7 @@ class Session(Protocol):
             TooLargeError: above ``max_message_bytes``. The message was not sent.
             BusRefusedError: this client may not publish there.
             StoreFullError: the server or the stream has no room.
+            BusyError: more messages arrive for the stream than the server stores.
             TemporaryError: the server is not ready.
         """
         ...

@@ -5,8 +5,7 @@ subscribes to these copies, reads stored messages by Direct Get, and continues w
 stream's new leader does not send its predecessor's. So on a gap in the sequences, and if the stream has more than has
 arrived, the reader reads again from its position.
 
-A reader needs no consumer, so a service needs no right to create one, which would let it have the server publish
-anything anywhere (docs/adr/0014-accounts-are-the-boundary.md).
+A reader needs no consumer, and so no right to create one (docs/adr/0014-accounts-are-the-boundary.md).
 """
 
 from __future__ import annotations
@@ -248,8 +247,7 @@ class NatsReader(Generic[T]):
     def _check(self) -> None:
         """Ask whether the stream has more than has arrived. Copies are yielded meanwhile.
 
-        The server drops everybody's such questions when one account sends too many, so an answer that does not come
-        ends nothing: the next check asks again.
+        Without an answer the next check asks again.
         """
         asked_at = self.position
 

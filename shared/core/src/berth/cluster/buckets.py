@@ -157,7 +157,8 @@ class LiveDataReader:
             if bucket == BANDWIDTH:
                 self._live.set_bandwidth(source, node, None if data is None else _sample(data, time))
             else:
-                self._live.set_fact(source, node, None if data is None else decode_fact(data))
+                fact = None if data is None else decode_fact(data)
+                self._live.set_fact(source, node, fact, stored_at=time.timestamp())
 
 
 def _sample(data: bytes, stored_at: datetime) -> Bandwidth:

@@ -1,9 +1,8 @@
 """Node columns: one array per column, one element per row, changed in place; and the host ports taken per row.
 
-Amounts are float64, because division is ten times faster than in int64. LARGE ones are kept beside the columns as exact
-whole numbers, and plugins that read amounts are asked about such a row by itself.
-Label values and lists of taints are interned, so that a selector or toleration is evaluated once per value, not once
-per node.
+Amounts are float64. LARGE ones are kept beside the columns as exact whole numbers, and plugins that read amounts are
+asked about such a row by itself. Label values and lists of taints are interned, so that a selector or toleration is
+evaluated once per value, not once per node.
 """
 
 from __future__ import annotations
@@ -253,9 +252,8 @@ class NodeColumns:
 class AmountColumns:
     """Amounts of all resources: float64[capacity] each.
 
-    cpu, memory and ephemeral storage always have a column, in ``always``. Anyone who may create pods, and each kubelet,
-    may name thousands of other resources. Of these only the rows with an amount are kept, and a column is built on
-    first use.
+    cpu, memory and ephemeral storage always have a column, in ``always``. Of other resources, of which pods may name
+    thousands, only the rows with an amount are kept; a column is built on first use.
     """
 
     def __init__(self, capacity: int) -> None:

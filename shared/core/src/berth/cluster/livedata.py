@@ -6,9 +6,10 @@ Nothing here raises: undecodable values are rejected earlier.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping
 from itertools import takewhile
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -22,6 +23,8 @@ T = TypeVar("T")
 # Samples of one query for nodes that are not in the Snapshot, more than a cluster has nodes: samples may come before
 # them. A full bucket drops its oldest keys and says nothing, so a reader of junk keys would keep them for ever.
 MAX_UNKNOWN: Final = 32_768
+# Seconds for which a fact counts after NATS stored it, so that a wrong one ends although nobody writes it again.
+FACT_AGE_SECONDS: Final = 300.0
 # Bytes of facts, twice as many as the bucket has by default. The facts that were written longest ago are dropped.
 MAX_FACT_BYTES: Final = 64 * 1024 * 1024
 
@@ -40,13 +43,15 @@ class LiveData:
         self._columns = columns
         self._bandwidth: dict[str, BandwidthColumns] = {}
         self._facts: dict[str, dict[str, msgspec.Raw]] = {}
-        self._written: dict[tuple[str, str], int] = {}  # source and node to bytes, the fact written longest ago first
+        # By source and node, the fact written longest ago first. The first of a dict is slow to find after removals.
+        self._written: OrderedDict[tuple[str, str], _Written] = OrderedDict()
         self._fact_bytes = 0
         self.now = 0.0
 
     def observe_time(self, now: float) -> None:
         """Advance the time; ``now``: of a received message, in Unix seconds."""
         self.now = max(self.now, now)
+        self._end_facts()
 
     def bandwidth(self, query: str) -> BandwidthColumns:
         """The samples of a query, by its token; empty without any."""
@@ -75,19 +80,43 @@ class LiveData:
         """All facts of a source by node, including nodes missing from the Snapshot."""
         return self._facts.get(source, {})
 
-    def set_fact(self, source: str, node: str, fact: msgspec.Raw | None) -> None:
-        """``None`` removes the node's fact."""
-        self._fact_bytes -= self._written.pop((source, node), 0)
+    def set_fact(self, source: str, node: str, fact: msgspec.Raw | None, *, stored_at: float) -> None:
+        """``None`` removes the node's fact. ``stored_at``: by NATS's clock, in Unix seconds."""
+        self._remove_fact(source, node)
         if fact is not None:
             self._facts.setdefault(source, {})[node] = fact
-            self._written[source, node] = size = memoryview(fact).nbytes + len(node)
+            size = memoryview(fact).nbytes + len(node)
+            # A new leader of the stream may have a clock that is behind. Facts before this one must not outlive it.
+            for key in reversed(self._written):
+                if self._written[key].stored_at <= stored_at:
+                    break
+                self._written[key] = self._written[key]._replace(stored_at=stored_at)
+            self._written[source, node] = _Written(stored_at=stored_at, size=size)
             self._fact_bytes += size
-        elif source in self._facts:
-            self._facts[source].pop(node, None)
-            if not self._facts[source]:
-                del self._facts[source]
-        while self._fact_bytes > MAX_FACT_BYTES:
-            self.set_fact(*next(iter(self._written)), None)
+        self._end_facts()
+
+    def _end_facts(self) -> None:
+        while self._written:
+            (source, node), oldest = next(iter(self._written.items()))
+            if self._fact_bytes <= MAX_FACT_BYTES and self.now - oldest.stored_at <= FACT_AGE_SECONDS:
+                return
+            self._remove_fact(source, node)
+
+    def _remove_fact(self, source: str, node: str) -> None:
+        if (written := self._written.pop((source, node), None)) is None:
+            return
+        self._fact_bytes -= written.size
+        of_source = self._facts[source]
+        del of_source[node]
+        if not of_source:
+            del self._facts[source]
+
+
+class _Written(NamedTuple):
+    """When a fact was stored, in Unix seconds, and its bytes."""
+
+    stored_at: float
+    size: int
 
 
 class BandwidthColumns:

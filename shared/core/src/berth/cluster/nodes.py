@@ -268,8 +268,8 @@ class Nodes:
 class RemovedPods:
     """Pods removed from each node in a dry run: float64[nodes], their number and the sums of their requests.
 
-    ``requested``: by resource, computed on call, because pods may name thousands of resources. ``count``: how many of
-    them count; its argument gives how often each pod of a group counts.
+    ``requested``: by resource, computed on call. ``count``: how many of them count; its argument gives how often each
+    pod of a group counts.
     """
 
     pods: Amount

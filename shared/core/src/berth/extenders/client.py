@@ -256,6 +256,15 @@ class Extenders:
                     return alone
         return await self._ask(interested, pod, {name: nodes[name] for name in to_extend.nodes})
 
+    async def filter(self, pod: Pod, nodes: Mapping[str, Node]) -> Extension:
+        """The nodes that they keep, without points. ``nodes``: by name.
+
+        Raises:
+            ExtenderError: an extender that is not ignorable failed.
+        """
+        interested = [each for each in self._all if is_interested(each.configuration, pod)]
+        return await self._ask(interested, pod, nodes, scores=False)
+
     async def ask_about_evictions(
         self, pod: Pod, candidates: Sequence[Nomination], victims: Mapping[str, Pod]
     ) -> Evictions:
@@ -276,7 +285,9 @@ class Extenders:
                     return Evictions(failure=str(error))
         return Evictions(left=tuple(left))
 
-    async def _ask(self, interested: Sequence[HttpExtender], pod: Pod, nodes: Mapping[str, Node]) -> Extension:
+    async def _ask(
+        self, interested: Sequence[HttpExtender], pod: Pod, nodes: Mapping[str, Node], *, scores: bool = True
+    ) -> Extension:
         left, rejected = dict(nodes), dict[str, Status]()
         for extender in interested:
             if not left:
@@ -289,7 +300,7 @@ class Extenders:
                 raise
             rejected.update(answer.rejected)
             left = {name: left[name] for name in answer.left}
-        points = await self._points(interested, pod, left) if len(left) > 1 else {}
+        points = await self._points(interested, pod, left) if scores and len(left) > 1 else {}
         return Extension(asked=frozenset(nodes), left=frozenset(left), rejected=rejected, points=points)
 
     async def _points(

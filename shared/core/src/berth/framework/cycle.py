@@ -200,22 +200,26 @@ def check(pod: Pod, node: str, snapshot: Snapshot, profile: Profile, *, has_room
 
 
 def any_feasible_node(pod: Pod, snapshot: Snapshot, profile: Profile) -> str:
-    """A node on which the pod passes all filters, nominated pods included; empty if none passes.
+    """The first of ``feasible_nodes``; empty if no node passes. Raises as it does."""
+    return next(iter(feasible_nodes(pod, snapshot, profile)), "")
+
+
+def feasible_nodes(pod: Pod, snapshot: Snapshot, profile: Profile) -> list[str]:
+    """The nodes on which the pod passes all filters, nominated pods included.
 
     Raises:
         PluginFailure: a plugin failed.
     """
     if snapshot.class_of(pod).requests.problems:
-        return ""
+        return []
     with _without_itself(pod, snapshot):
         results = EquivalenceCache.of(snapshot, profile).results_of(pod)
         found = pre_filter(pod, snapshot, profile, results.new_state(), results.pre_filtered)
         if found.rejection is not None:
-            return ""
+            return []
         feasible = FeasibleNodes(pod, snapshot, profile, found, results.refresh_filters())
         feasible.find()
-        rows = np.flatnonzero(feasible.mask)
-        return snapshot.rows.names[rows[0]] if len(rows) else ""
+        return [snapshot.rows.names[row] for row in np.flatnonzero(feasible.mask).tolist()]
 
 
 def rank_every_node(pod: Pod, snapshot: Snapshot, profile: Profile, *, attempt: Attempt) -> EveryNode:

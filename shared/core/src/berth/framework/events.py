@@ -1,9 +1,8 @@
 """Cluster events, the events that a plugin registers (EnqueueExtensions), and cheap queueing hints by keys and indexes.
 
-Thousands of pods may wait while nodes change all the time. A hint may name a *key*: the data it reads of the rejected
-pod. Pods with equal keys get equal answers, so the hint is called once for all of them. It may have an *index*, which
-finds the keys that an event can concern, so that the hint is not called for the others. A hint keeps values computed
-from a pod or node between its calls (``IdentityCache``).
+A hint may name a *key*: the data it reads of the rejected pod. Pods with equal keys get equal answers, so the hint is
+called once for all of them. It may have an *index*, which finds the keys that an event can concern, so that the hint is
+not called for the others. A hint keeps values computed from a pod or node between its calls (``IdentityCache``).
 """
 
 from __future__ import annotations
@@ -240,8 +239,7 @@ class RoomIndex:
 class ValueIndex:
     """Finds pods by values that they must have in common with the event: a namespace, a claim, a label.
 
-    Values are kept as hashes, and a value of one key needs no dict, because thousands of pods may have hundreds of
-    values each. A hash collision only causes a useless call of a hint.
+    Values are kept as hashes. A hash collision only causes a useless call of a hint.
     """
 
     def __init__(self, of_pod: Callable[[Pod], Values], of_event: Callable[[object, object], Values]) -> None:

@@ -22,8 +22,7 @@ Guarantees:
 - A plugin does no I/O. It reads the Snapshot; its answer contains the writes that it needs.
 - The Snapshot does not change during a cycle, except before AddPod and RemovePod.
 - The filters of a profile run in its order, and the first that rejects a node gives its reasons.
-- ``Plugin.only_for`` leaves the plugin out of the cycle of a pod without these traits, as Skip would.
-- Skip from PreFilter leaves the plugin's Filter out, Skip from PreScore its Score.
+- Skip from PreFilter leaves out the plugin's Filter, Skip from PreScore its Score; ``Plugin.only_for`` skips both.
 - Scalar forms are never called for rows without a node; vector forms may be, and the answer for such a row is ignored.
 """
 
@@ -42,8 +41,8 @@ from typing import Any, ClassVar, Final, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from berth.api.devices import AllocationResult, ContainerExtendedResourceRequest, ResourceClaim
-from berth.api.pod import Pod
+from berth.api.devices import AllocationResult, ResourceClaim
+from berth.api.pod import ContainerExtendedResourceRequest, Pod
 from berth.cluster.nodes import Mask, NodeInfo, Nodes, NodesWithAnother, RejectedNodes, RemovedPods, RowIndex
 from berth.cluster.pods import PlacedPod, Trait
 from berth.cluster.snapshot import Snapshot
@@ -252,9 +251,8 @@ class RemedySentence:
 class RemedyPlugin(FilterPlugin):
     """A Filter that explains what would help a pod on the nodes it rejects.
 
-    Called only for people, in the process of their command, never in a service. The state is as after PreFilter, and
-    every filter has been asked about every node. Keys and names come from others: the command cuts long sentences and
-    shows a few of many.
+    Called only for people, in the process of their command, never in a service. The state is as after PreFilter. Keys
+    and names come from others: the command cuts long sentences and shows a few of many.
     """
 
     @abstractmethod

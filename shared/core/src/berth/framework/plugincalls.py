@@ -272,8 +272,7 @@ class Timing:
     """Durations of the extension points and plugins of one cycle, by the given clock.
 
     ``points``: by extension point, all plugins together. ``plugins``: by plugin and extension point, all calls of the
-    cycle together, if the profile has this timing (``Profile.time_plugins``). A plugin whose answers were cached was
-    not called and is missing.
+    cycle together, if the profile has this timing (``Profile.time_plugins``). Plugins with cached answers are missing.
     """
 
     def __init__(self, clock: Clock) -> None:

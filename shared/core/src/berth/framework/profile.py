@@ -1,8 +1,8 @@
 """A profile: the plugins for the pods of one scheduler name, by extension point, with their weights.
 
 It also has ``percentageOfNodesToScore``: how many feasible nodes are enough, and which. Filters run on all nodes at
-once, which costs less than stopping early; the percentage saves scoring. Nodes are chosen for scoring as if they had
-been filtered one after another from where the last pod's search ended, so that every node is scored in turn.
+once; the percentage saves scoring. Nodes are chosen for scoring as if they had been filtered one after another from
+where the last pod's search ended, so that every node is scored in turn.
 """
 
 # Extension points are abstract; their types are compared here, never instantiated.
@@ -217,7 +217,7 @@ class Profile:
         rejecting = (*self.pre_enqueues, *self.pre_filters, *self.filters, *self.reserves, *self.permits)
         self.requeueing = {p.name: p for p in rejecting}
         self.event_hints = {p.name: p.events() if isinstance(p, EnqueueExtensions) else None for p in rejecting}
-        if any(extender.filter_verb or extender.preempt_verb for extender in self.extenders):
+        if any(extender.filters for extender in self.extenders):
             self.event_hints = {**self.event_hints, EXTENDER: None}
         self.rejecting = frozenset((*self.event_hints, *(plugin.name for plugin in self.pre_binds)))
 
@@ -280,13 +280,17 @@ class Profile:
         return any(extender.filter_verb and is_interested(extender, pod) for extender in self.extenders)
 
     @cached_property
-    def filters_evictions(self) -> bool:
-        """Whether an extender filters evictions, for some pods."""
-        return any(extender.preempt_verb for extender in self.extenders)
+    def asks_before_evictions(self) -> bool:
+        """Whether the binder asks an extender before it evicts, for some pods."""
+        return any(extender.filters for extender in self.extenders)
 
-    def asked_about_evictions(self, pod: Pod) -> tuple[str, ...]:
-        """The extenders that the binder asks which evictions for the pod they keep, by name."""
-        return tuple(each.name for each in self.extenders if each.preempt_verb and is_interested(each, pod))
+    def asked_before_evictions(self, pod: Pod) -> tuple[str, ...]:
+        """The extenders that the binder asks before it evicts for the pod, by name."""
+        return tuple(each.name for each in self.extenders if each.filters and is_interested(each, pod))
+
+    def filters_evictions(self, pod: Pod) -> bool:
+        """Whether extenders filter evictions for the pod."""
+        return any(extender.preempt_verb and is_interested(extender, pod) for extender in self.extenders)
 
     def is_bound_by_extender(self, pod: Pod) -> bool:
         """Whether an extender binds the pod instead of the binder."""

@@ -1,12 +1,10 @@
 """PreScore, Score and NormalizeScore of one cycle, the order of nodes, and the data for the binder's correction.
 
-Best first: more points, then fewer pods, then a hash that differs by pod and attempt. Plugins can normalize in two
-ways: in proportion, or by rank.
+Best first: more points, then fewer pods, then a hash that differs by pod and attempt.
 
 The binder corrects a ranking for pods that came later (docs/protocol.md, 5.8). ``counted_pods``: the pods on a node
 that count for a pod. ``losses``: the points that one more equal pod costs there. The scorer writes both on each
-candidate. The binder counts again and takes the node with the highest ``total - loss x (pods by its own count - pods
-counted)``.
+candidate.
 """
 
 from __future__ import annotations
@@ -166,7 +164,7 @@ def order_keys(totals: Scores, nodes: Nodes, *, fewer_pods_first: bool) -> Score
 def _local_scores(pod: Pod, nodes: Nodes, state: CycleState, results: ClassResults) -> LocalScores:
     """The sum of the row-local plugins for the feasible nodes.
 
-    If a pod of the class was ranked on the same nodes before, only rows whose pods changed since are added up again.
+    On the nodes of the last pod of the class, only rows changed since are added up again.
     """
     before, known = results.scored_version, results.local_scores
     changed = results.refresh_scores()

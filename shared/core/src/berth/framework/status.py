@@ -298,7 +298,6 @@ def unavailable(node_count: int, reasons: Iterable[str]) -> str:
 
 
 def _numbered(values: npt.NDArray[np.int64], width: int) -> tuple[list[int], npt.NDArray[np.intp]]:
-    """The distinct values, ascending, and each element's index among them."""
     if width > _MAX_TABLE_WIDTH:
         present, places = np.unique(values, return_inverse=True)
         return present.tolist(), places

@@ -407,7 +407,7 @@ async def _chunks(
 class _SilenceTimer:
     """Ends a stream that delivers no data for too long.
 
-    aiohttp's own limit resets a timer for each chunk: a fifth of the watcher's CPU time per watch event.
+    aiohttp's own limit costs a fifth of the watcher's CPU time per watch event.
     """
 
     def __init__(self, answer: aiohttp.ClientResponse, seconds: float) -> None:

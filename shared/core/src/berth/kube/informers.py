@@ -125,6 +125,10 @@ SHORTEST_USEFUL_WATCH = timedelta(seconds=1)
 LONGEST_RETRY_AFTER = timedelta(minutes=1)
 
 
+# resourceVersion of a kind that is not served.
+_NEVER: Final = "0"
+
+
 class ReflectorPhase(StrEnum):
     LISTING = "listing"
     WATCHING = "watching"
@@ -142,6 +146,10 @@ class ReflectorStatus:
 
 class _ExpiredError(TemporaryError):
     """410: events after the last resourceVersion have expired. The kind must be listed again."""
+
+
+class _NotServedError(TemporaryError):
+    """404 for an optional kind that this reflector has never listed."""
 
 
 class _RelistError(TemporaryError):
@@ -230,19 +238,27 @@ class Reflector(Generic[T]):
                 if self._version is None:
                     await self._list()
                 await self._watch()
+            except _NotServedError:
+                await self._be_without()
             except BerthError as exc:
                 await self._pause(exc)
 
     async def _list(self) -> None:
         self._status = replace(self._status, phase=ReflectorPhase.LISTING)
         began = self._clock.now()
-        found = await list_objects(
-            self._client,
-            self._kind,
-            selection=self._selection,
-            page_size=self._settings.page_size,
-            on_part=lambda objects: self._sink(ListedPart(kind=self.kind, objects=objects)),
-        )
+        try:
+            found = await list_objects(
+                self._client,
+                self._kind,
+                selection=self._selection,
+                page_size=self._settings.page_size,
+                on_part=lambda objects: self._sink(ListedPart(kind=self.kind, objects=objects)),
+            )
+        except ApiRefusedError as exc:
+            # Objects that were listed stay: with several API servers, one of an earlier release may answer in between.
+            if exc.status == HTTPStatus.NOT_FOUND and self._kind.is_optional and self._current_at is None:
+                raise _NotServedError(str(exc)) from exc
+            raise
         version = found.resource_version
         self._sink(Listed(kind=self.kind, objects=found.objects, resource_version=version, passed_on=found.passed_on))
         for thing in found.undecodable:
@@ -252,6 +268,16 @@ class Reflector(Generic[T]):
         self._status = replace(self._status, listed=True)
         self._current_at = began
         self._contact()
+
+    async def _be_without(self) -> None:
+        """The API server does not serve the kind: it has no objects, until a later LIST is answered."""
+        if self._status.listed:
+            self._sink(Current(kind=self.kind, resource_version=_NEVER))
+        else:
+            self._sink(Listed(kind=self.kind, objects=(), resource_version=_NEVER))
+        self._status = replace(self._status, listed=True, phase=ReflectorPhase.PAUSING)
+        self._contact()
+        await self._clock.sleep(self._length())
 
     async def _watch(self) -> None:
         version = self._version or "0"
@@ -484,7 +510,8 @@ class Informers:
             await self._listed[kind.name].wait()
 
     def _restart(self, kind: Kind[Any]) -> None:
-        self._reflectors[kind.name] = self._reflector(kind)
+        was_served = self._reflectors[kind.name].age() is not None
+        self._reflectors[kind.name] = self._reflector(replace(kind, is_optional=False) if was_served else kind)
         self._listed[kind.name].clear()
         if (former := self._running.get(kind.name)) is not None:
             former.cancel()

@@ -449,9 +449,8 @@ class _PodParts(NamedTuple):
 class SharedParts:
     """The last pod's parts of each workload, which replace equal parts of its next pod.
 
-    Pods of one workload differ in name, token volume and node. The rest is equal: 2 of the 2.5 KB of a small pod. A
-    LIST is ordered by name, so that it has the pods of a workload in sequence. The first pod of a workload is compared
-    with one of its namespace.
+    Pods of one workload share 2 of the 2.5 KB of a small pod. A LIST is ordered by name, so that it has the pods of a
+    workload in sequence. The first pod of a workload is compared with one of its namespace.
     """
 
     def __init__(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -43,17 +43,20 @@ def cluster_informers(
     listener: EventListener,
     process: Process,
     extenders: Sequence[ExtenderConfiguration] = (),
+    *,
+    whole: Collection[Kind[Any]] = (POD, NODE),
 ) -> Informers:
     """Informers of the kinds that scheduling reads, shown in /readyz and the metrics. The caller runs them.
 
-    Objects that ``extenders`` receive are kept whole: pending pods, and nodes for extenders without a node cache.
+    Objects of the kinds ``whole`` that ``extenders`` receive are kept whole: pending pods, and nodes for extenders
+    without a node cache.
     """
     metrics = process.metrics
     for kind in WATCHED_KINDS:
         metrics.count("berth_relists_total", 0, kind=kind.name)
     return Informers(
         client,
-        [as_extenders_read(kind, extenders) for kind in WATCHED_KINDS],
+        [as_extenders_read(kind, extenders) if kind in whole else kind for kind in WATCHED_KINDS],
         listener,
         on_complete=process.health.condition("cluster", "listing the cluster").ready,
         on_relist=lambda kind: metrics.count("berth_relists_total", kind=kind),

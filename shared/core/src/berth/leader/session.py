@@ -5,9 +5,6 @@
 
 A lost connection ends the leadership. The service then opens a new session, takes a new number and does a takeover.
 Before each action that only a leader may do, the service calls ``leadership.check()``.
-
-The number, watcher's term or binder's epoch, is stored in ``control`` and on the Lease, so that it stays unique if the
-bus loses its store.
 """
 
 from __future__ import annotations

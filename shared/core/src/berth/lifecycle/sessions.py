@@ -136,7 +136,7 @@ class StoreWatch:
     """Reports that NATS stores nothing: once in the log, in /readyz, as a metric.
 
     A server whose disk was full gives a stream up and stores no message in it even when there is room again. The
-    watcher then recreates everything, as after the loss of the store (docs/protocol.md, 6.8).
+    watcher then recreates everything (docs/protocol.md, 6.8).
     """
 
     def __init__(self, session: Session, process: Process, *, remakes: bool) -> None:

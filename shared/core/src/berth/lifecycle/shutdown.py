@@ -160,8 +160,7 @@ class StopThread:
 
     One SIGTERM and one SIGINT count as one: Ctrl-C reaches every process of a terminal, and their parent signals them
     too. The interpreter writes each signal's number to a socket, in whichever thread the kernel interrupted, so signals
-    are received also when the main thread hangs. (Blocking signals and ``sigwait`` is not enough: the threads that
-    NumPy's library starts on import do not block them.)
+    are received also when the main thread hangs. (``sigwait`` is not enough: NumPy's threads do not block signals.)
     """
 
     def __init__(self, deadline: Deadline) -> None:

@@ -123,9 +123,11 @@ class Received(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``ranked``: the sequence in RANKED up to which peers' rankings counted; the scorer's own count from the ranking on.
     ``pending``: the newest received message of PENDING; its time is the least that the scorer's clock shows.
     ``expired``: pods whose proposals expired since this scorer's last ranking.
+    ``missed``: the newest message of RANKED below ``ranked`` that did not arrive, so that it did not count.
     """
 
     ranked: int = 0
+    missed: int = 0
     pending: int = 0
     expired: Annotated[list[Name], msgspec.Meta(max_length=65536)] = []
 
@@ -142,8 +144,6 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     count at its choice minus ``pods``. ``place``, in Decisions only, is its place in RANKED if others before it are
     left out; 0 otherwise. ``details`` are plugins' explanations of its points (a sample's value and age). Only the
     first few of RANKED have ``scores`` and ``details``.
-
-    Python's garbage collection skips them (``gc=False``): RANKED has 32 or 64, and they cannot be part of a cycle.
     """
 
     node: Name

@@ -2,8 +2,7 @@
 
 A subject token may hold anything but white space, ``.``, ``*``, ``>``; a KV key only ``[-/_=.a-zA-Z0-9]``. Other
 characters are written as ``=XX`` per byte of their UTF-8 form, and ``=`` itself as ``=3D``, so that every name has one
-written form and can be read back. Attempts, terms and epochs make repeated messages harmless. The header
-``traceparent`` (W3C Trace Context) names the trace of a pod.
+written form and can be read back. The header ``traceparent`` (W3C Trace Context) names the trace of a pod.
 """
 
 from __future__ import annotations

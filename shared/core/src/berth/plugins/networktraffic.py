@@ -228,7 +228,6 @@ class NodeTraffic:
         )
 
     def _capacity(self, row: int) -> float:
-        """The link's capacity in each direction; NaN if unknown."""
         reported = float(self._samples.capacity[row])
         return self._rule.capacity if math.isnan(reported) else reported
 

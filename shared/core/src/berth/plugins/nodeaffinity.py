@@ -59,8 +59,8 @@ _TERM_BYTES: Final = 500  # of a compiled term
 _MAX_SENTENCES: Final = 2  # sets of expressions with a sentence: those of most nodes, in all and per term
 # Terms compared with each node to find the closest one; a pod with more gets no sentence.
 _MAX_COMPARED: Final = 16
-# Indexed terms of a pod: as many as it may have (docs/limits.md). Pods with more are found by every event, and together
-# may have more terms than are kept.
+# Indexed terms of a pod: as many as it may have (docs/configuration.md). Pods with more are found by every event,
+# and together may have more terms than are kept.
 _MAX_INDEXED: Final = 1000
 
 
@@ -201,7 +201,6 @@ def _largest_groups(failing: Mask, among: Mask) -> Iterator[tuple[list[bool], Ma
 
 
 def _failing(wanted: Sequence[Expression], nodes: Nodes) -> Mask:
-    """bool[expressions, nodes]: nodes that do not satisfy an expression."""
     terms = (NodeTerm((), (each,)) if is_name else NodeTerm((each,)) for each, is_name in wanted)
     failing: Mask = np.array([~term_mask(term, nodes) for term in terms], dtype=np.bool_)
     return failing.reshape(-1, len(nodes))

@@ -372,7 +372,7 @@ class View:
         self.positions = Positions()
         self.undecodable = 0
         self._mirror = MirroredSnapshot(self.snapshot)
-        self._ranked = self._pending = 0
+        self._ranked = self._missed = self._pending = 0
         self._expired: deque[str] = deque(maxlen=EXPIRED_NAMED)  # since the last ranking
         self._server_time: datetime | None = None
         self._complete: dict[str, datetime] = {}
@@ -403,13 +403,17 @@ class View:
             return str(exc)
         return ""
 
-    def count_peer(self, message: Ranked | RankedSummary, sequence: int, now: float, size: int = 0) -> None:
+    def count_peer(self, message: Ranked | RankedSummary, sequence: int, now: float, size: int) -> None:
         self.counted_ranked(sequence)
         self._expired += self.proposals.ranked(message, now, size)
 
     def counted_ranked(self, sequence: int) -> None:
         """The RANKED message of this sequence counts, a peer's or this scorer's own."""
         self._ranked = max(sequence, self._ranked)
+
+    def missed_ranked(self, sequence: int) -> None:
+        """The RANKED message of this sequence did not arrive."""
+        self._missed = sequence
 
     def received(self, sequence: int, time: datetime) -> None:
         """A PENDING message was received; ``time``: stored by NATS."""
@@ -421,7 +425,9 @@ class View:
 
     def take_received(self) -> Received:
         """The Snapshot's contents besides the positions, for the next ranking."""
-        received = Received(ranked=self._ranked, pending=self._pending, expired=list(self._expired))
+        received = Received(
+            ranked=self._ranked, missed=self._missed, pending=self._pending, expired=list(self._expired)
+        )
         self._expired.clear()
         return received
 

@@ -113,18 +113,17 @@ class NatsSettings:
     user: Annotated[str | None, readers.text] = None
     """User name; one user per service, with permissions for its subjects. None: a server without users."""
     password: Annotated[Secret | None, readers.secret] = None
-    """The user's password; BERTH_NATS_PASSWORD_FILE names a file with it."""
+    """The user's password; `BERTH_NATS_PASSWORD_FILE` names a file with it."""
     inbox_prefix: Annotated[str, readers.subject_prefix] = DEFAULT_INBOX_PREFIX
     """Prefix of reply subjects. Default: NATS's own. Use one per user if each may read only its own replies."""
     prefix: Annotated[str, readers.berth_prefix] = ""
     """Prefix of this berth's streams, buckets, subjects and services if several berths share NATS servers: `east` makes
     it `east-PENDING` and `east.berth.pending`. The same in all services and commands."""
     domain: Annotated[str, readers.domain] = ""
-    """JetStream domain of the streams. Empty: the server's own. Scorers, the collector and people use `berth` with the
-    accounts of `berth bus permissions`, because they reach the streams from their own accounts. Any other domain is
-    NATS's own, such as the domain of a leaf node's hub."""
+    """JetStream domain of the streams. Empty: the server's own. `berth` for scorers, the collector and people, who
+    reach the streams from accounts of their own. Any other domain is NATS's, such as the hub's of a leaf node."""
     token: Annotated[Secret | None, readers.secret] = None
-    """A token instead of user and password; BERTH_NATS_TOKEN_FILE names a file with it."""
+    """A token instead of user and password; `BERTH_NATS_TOKEN_FILE` names a file with it."""
     credentials_file: Annotated[Path | None, readers.existing_file] = None
     """A .creds file (JWT and seed) instead of user and password. Read at each connect, so that it can be replaced."""
     nkey_seed_file: Annotated[Path | None, readers.existing_file] = None
@@ -157,8 +156,8 @@ class KubeSettings:
     kubeconfig: Annotated[Path | None, readers.path, "BERTH_KUBECONFIG"] = None
     """A kubeconfig. None: KUBECONFIG; in a pod the pod's service account; else ~/.kube/config."""
     qps: Annotated[float | None, readers.positive] = None
-    """Requests per second, above 0. None: no limit, because API Priority and Fairness limits clients better
-    (kube-scheduler's default of 50 allows 56 pods/s)."""
+    """Requests per second, above 0. None: no limit, because API Priority and Fairness limits clients
+    better (kube-scheduler: 50)."""
     burst: Annotated[int | None, readers.integer(1, 1_000_000)] = None
     """Requests at once before ``qps`` limits them, 1 or more. None: twice ``qps``."""
 

@@ -59,7 +59,7 @@ def with_encoded_text(secret: JsonObject) -> JsonObject:
     given = secret.get("stringData")
     if not given:
         return secret
-    text = {name: base64.b64encode(each.encode()).decode() for name, each in given.items()}
+    text = {name: base64.b64encode((each or "").encode()).decode() for name, each in given.items()}  # null is empty
     kept = {name: each for name, each in secret.items() if name != "stringData"}
     return {**kept, "data": {**(secret.get("data") or {}), **text}}
 

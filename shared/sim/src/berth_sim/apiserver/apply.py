@@ -136,7 +136,6 @@ def _merged(field: Field, live: Any, config: Any) -> Any:
 
 
 def _pruned(field: Field, value: Any, before: Owned, kept: Owned) -> Any:
-    """The value without fields that were owned before and that no owner keeps."""
     if isinstance(value, dict) and not field.is_atomic:
         pruned = {}
         for name, inner in value.items():

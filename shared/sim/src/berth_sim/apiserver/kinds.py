@@ -240,6 +240,23 @@ JOBS = SimulatedKind(
     bookmark=b',"spec":{"template":{"metadata":{},"spec":{"containers":null}}},"status":{}',
 )
 
+RESOURCE_CLAIMS = _served(
+    api.RESOURCE_CLAIM, has_status=True, bookmark=b',"spec":{"devices":{"requests":null}},"status":{}'
+)
+RESOURCE_CLAIM_TEMPLATES = SimulatedKind(
+    group=api.RESOURCE_CLAIM.group,
+    plural="resourceclaimtemplates",
+    name="ResourceClaimTemplate",
+    bookmark=b',"spec":{"metadata":{},"spec":{"devices":{"requests":null}}}',
+)
+RESOURCE_SLICES = _served(
+    api.RESOURCE_SLICE,
+    has_generation=True,
+    fields={"spec.driver": ("spec", "driver"), "spec.nodeName": ("spec", "nodeName")},
+    bookmark=b',"spec":{"driver":"","pool":{"name":"","generation":0,"resourceSliceCount":0}}',
+)
+DEVICE_CLASSES = _served(api.DEVICE_CLASS, has_generation=True, bookmark=b',"spec":{}')
+
 RBAC: Final = "rbac.authorization.k8s.io"
 _NETWORKING = "networking.k8s.io"
 _ROLE_REFERENCE = b',"roleRef":{"apiGroup":"","kind":"","name":""}'
@@ -301,6 +318,10 @@ KINDS: tuple[SimulatedKind, ...] = (
     ),
     POD_DISRUPTION_BUDGETS,
     PRIORITY_CLASSES,
+    RESOURCE_CLAIMS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_SLICES,
+    DEVICE_CLASSES,
     *WITHOUT_EFFECT,
 )
 

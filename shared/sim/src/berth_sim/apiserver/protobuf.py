@@ -5,6 +5,7 @@ JSON: in protobuf they look like absent fields.
 """
 
 import base64
+import json
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -135,6 +136,10 @@ def _time(given: bytes) -> str | None:
     return moment.isoformat(timespec="microseconds" if parts.get(2) else "seconds") + "Z"
 
 
+def _json(given: bytes) -> Any:
+    return json.loads(dict(_fields(given)).get(1, b"null"))
+
+
 _SCALARS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "string": lambda given: given.decode(),
     "integer": int,
@@ -144,4 +149,5 @@ _SCALARS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "bytes": lambda given: base64.b64encode(given).decode(),
     "int-or-string": _int_or_string,
     "any": lambda _: None,
+    "json": _json,
 }

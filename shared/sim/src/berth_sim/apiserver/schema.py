@@ -28,14 +28,15 @@ _OPENAPI: Final[Mapping[str, JsonObject]] = {
     "bytes": {"type": "string", "format": "byte"},
     "int-or-string": {"oneOf": [{"type": "integer"}, {"type": "string"}], "format": "int-or-string"},
     "any": {"type": "object"},
+    "json": {"type": "object"},
 }
 
 
 class Field(msgspec.Struct, array_like=True, frozen=True):
     """One field: its type, and how its lists and maps merge (`list-type`, `list-map-keys`, `map-type`).
 
-    A type is `string`, `integer`, `boolean`, `quantity`, `time`, `bytes` (base64), `int-or-string` or `any`, or the
-    name of a type with fields; `[T` is a list of T, `{T` a map from strings to T.
+    A type is `string`, `integer`, `boolean`, `quantity`, `time`, `bytes` (base64), `int-or-string`, `any`, or
+    `json` (an object of its own), or the name of a type with fields; `[T` is a list of T, `{T` a map from strings to T.
     """
 
     type: str

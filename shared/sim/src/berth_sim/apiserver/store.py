@@ -1,8 +1,7 @@
 """The objects in memory, with one revision counter, a bounded history per kind, and listeners.
 
-Values are never changed in place: each write stores a new dict, which may share parts with the old one, so that readers
-may keep the old one. Each object is encoded once per revision. Events are kept in their core/v1 form and converted to
-events.k8s.io/v1 and back.
+Values are never changed in place: each write stores a new dict. Each object is encoded once per revision. Events are
+kept as core/v1.
 """
 
 from collections import deque

@@ -83,7 +83,6 @@ def _copied(deployment: StoredObject) -> Mapping[str, str]:
 
 
 def _mark(resources: Resources, one: StoredObject, revision: int) -> StoredObject:
-    """Make a ReplicaSet the newest again, after `kubectl rollout undo`."""
     metadata = one.value["metadata"]
     annotations = {**(metadata.get("annotations") or {}), REVISION: str(revision)}
     return resources.update(REPLICA_SETS, one, {**one.value, "metadata": {**metadata, "annotations": annotations}})

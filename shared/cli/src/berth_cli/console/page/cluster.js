@@ -16,7 +16,7 @@ const measures = new Measures(() => store.now());
 
 export function clusterView(place, signal, chosen) {
   const write = choices(kept);
-  if (kept.by in measures.kinds) measures.by = kept.by;
+  if (Object.hasOwn(measures.kinds, kept.by)) measures.by = kept.by;
   const sums = el("span");
   const waiting = el("a", { href: "#/queue", class: "waiting", hidden: true });
   const totals = el("p", { class: "totals" }, sums, waiting);

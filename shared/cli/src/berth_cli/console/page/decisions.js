@@ -186,7 +186,7 @@ export function decisionsView(place, signal) {
     stages(found);
     tops(found);
     draw(found);
-    const since = found.since > found.begin ? ` Known from ${clock(found.since).slice(0, 8)} on: there were more than the console reads at its start.` : "";
+    const since = found.since > found.begin ? ` Known from ${clock(found.since).slice(0, 8)} on: NATS no longer keeps older Decisions, or the console has not read them.` : "";
     setText(peak, `At most ${count(Math.max(0, ...sumsOf(found)))} Decisions in ${{ 1: "a second", 60: "a minute" }[found.step] || `${found.step} s`}.${since}`);
     history.setAttribute("aria-label", `Decisions by outcome ${of}`);
     setText(axis.firstChild, clock(found.begin).slice(0, 8));

@@ -84,6 +84,11 @@ class ExtenderConfiguration:
         return bool(self.filter_verb or self.prioritize_verb)
 
     @property
+    def filters(self) -> bool:
+        """Whether it filters nodes or evictions, so that the binder asks it before it evicts."""
+        return bool(self.filter_verb or self.preempt_verb)
+
+    @property
     def reads_nodes(self) -> bool:
         """Whether whole nodes are sent to it."""
         return self.is_asked and not self.node_cache_capable

@@ -1,9 +1,9 @@
 """DefaultPreemption: evicts pods of lower priority, as few as possible, for a pod without a feasible node.
 
 Nominates the node with the fewest violated disruption budgets, then the lowest priority of its most important victim,
-the smallest sum of priorities, the fewest victims, and the latest start of its most important victims; ties are broken
-by a hash. As kube-scheduler 1.36's plugin of that name, which tries nodes from a random one on until it has enough
-candidates; here the cheapest nodes are tried first (see ``potentialnodes``).
+the smallest sum of priorities, the fewest victims, and the latest start of its most important victims; then by a hash.
+As kube-scheduler 1.36's plugin of that name, which tries nodes from a random one on until it has enough candidates;
+here the cheapest nodes are tried first (see ``potentialnodes``).
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ class _CandidateSearch:
 def _waits_for_victims(pod: Pod, snapshot: Snapshot, diagnosis: Diagnosis, dry_run: DryRun) -> bool:
     """Whether victims on the nominated node still terminate, and the pod fits there once they are gone.
 
-    kube-scheduler waits for them in any case, also when a more important pod has taken the room meanwhile.
+    kube-scheduler waits for them in any case.
     """
     node = node_info(snapshot, pod.status.nominated_node_name)
     if node is None:

@@ -100,7 +100,7 @@ class PotentialNodes:
         """The latest possible start of the earliest-started victim of the highest priority, with the fewest victims.
 
         The other victims are then the least important ``others``, so as many victims have the highest priority as among
-        these. More victims, or more important ones, make the node worse in any case.
+        these.
         """
         pods = self._pods
         is_highest = pods.priorities == highest[pods.positions]

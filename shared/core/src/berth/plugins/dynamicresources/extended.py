@@ -9,15 +9,15 @@ from typing import Final
 
 from berth.api.devices import (
     EXTENDED_RESOURCE_CLAIM,
-    ContainerExtendedResourceRequest,
+    ClaimMeta,
     DeviceClaim,
     DeviceRequest,
     ExactDeviceRequest,
     ResourceClaim,
     ResourceClaimSpec,
 )
-from berth.api.meta import ObjectMeta, OwnerReference
-from berth.api.pod import Container, Pod
+from berth.api.meta import OwnerReference
+from berth.api.pod import Container, ContainerExtendedResourceRequest, Pod
 from berth.api.resources import QuantityError, is_sidecar, value
 from berth.cluster.devices.extended import ExtendedResources
 from berth.cluster.snapshot import Snapshot
@@ -62,7 +62,7 @@ def extended_claim(pod: Pod, resources: Collection[str], classes: ExtendedResour
         if device_class is not None:
             _add_requests(pod, resource, device_class.metadata.name, requests, mappings)
     owner = OwnerReference(kind="Pod", name=pod.metadata.name, uid=pod.uid, api_version="v1", controller=True)
-    metadata = ObjectMeta(
+    metadata = ClaimMeta(
         name=IN_MEMORY,
         namespace=pod.metadata.namespace,
         uid=f"{IN_MEMORY}{pod.uid}",

@@ -19,8 +19,7 @@ import msgspec
 import numpy as np
 
 from berth.api.config.types import Point
-from berth.api.devices import AllocationResult, ResourceClaim
-from berth.api.meta import ObjectMeta
+from berth.api.devices import AllocationResult, ClaimMeta, ResourceClaim
 from berth.api.pod import Pod
 from berth.api.resources import may_be_served
 from berth.api.selectors import NodeTerms, compile_node_selector
@@ -392,7 +391,7 @@ class DynamicResources(
         if held is not None:
             # The claim for extended resources is being written.
             selector = held.node_selector
-            claim = ResourceClaim(metadata=ObjectMeta(name=IN_MEMORY))
+            claim = ResourceClaim(metadata=ClaimMeta(name=IN_MEMORY))
             allocated.append((claim, held, None if selector is None else compile_node_selector(selector)))
         claims = PodClaims(resolved, tuple(allocated), tuple(to_allocate), allocator)
         if held is None:

@@ -210,7 +210,7 @@ def _topology_score(key: str, terms: Iterable[ScoredTerm], snapshot: Snapshot) -
     touched = np.zeros(snapshot.columns.capacity, dtype=np.bool_)
     for term in terms:
         counts = snapshot.groups.count_pods(term.kind).counts
-        total += term.weight * counts
+        total += float(term.weight) * counts  # the negative of the least int32 is no int32
         touched |= counts > 0
     domains = DomainSums.of_column(snapshot, key, total)
     return domains if bool(np.any(touched[: snapshot.size] & (domains.codes >= 0))) else None

@@ -296,7 +296,7 @@ def _matches(term: AffinityTerm, pod: Pod) -> bool:
 
 
 _TERM_BYTES: Final = 600  # of a compiled term
-# Indexed terms of a pod: as many as it may have (docs/limits.md). Pods with more are found by every event about a pod:
+# Indexed terms of a pod: as many as it may have (docs/configuration.md). Every event about a pod finds pods with more:
 # 300 with 256 terms each, more than are kept compiled, cost 950 ms an event instead of 0.05 ms.
 _MAX_INDEXED: Final = 256
 

@@ -118,7 +118,6 @@ class ClaimMatcher:
         return (node_set for claim in self._claims for node_set in claim.node_sets)
 
     def _with_volumes(self, claim: PersistentVolumeClaim, snapshot: Snapshot) -> _UnboundClaim:
-        """The claim with its suitable volumes on any node."""
         volumes = [volume for volume in snapshot.objects(PersistentVolume) if _suits(volume, claim)]
         volumes.sort(key=lambda volume: (volume_bytes(volume), volume.metadata.name))
         selector, others = _selector(claim), defaultdict[int, list[int]](list)
@@ -128,7 +127,6 @@ class ClaimMatcher:
         return _UnboundClaim(claim=claim, node_sets=_node_sets(claim, snapshot), prebound=prebound, others=others)
 
     def _add(self, volume: PersistentVolume) -> int:
-        """Add a volume to the pool; returns its index."""
         self._pool.append(volume)
         self._group_of.append(self._topologies.setdefault(node_affinity_of(volume), len(self._topologies)))
         return len(self._pool) - 1
