@@ -99,17 +99,17 @@ async def test_a_claim_is_allocated_shared_and_given_back(devices, opaque):
 
 async def test_another_clients_odd_allocation_is_shared_and_left(devices):
     """A JSON patch that adds a reservation is refused there, also kube-scheduler's own."""
-    name, pod, claim = await devices.claim("c"), await devices.pod("one"), None
+    name, pod = await devices.claim("c"), await devices.pod("one")
     claim = await devices.shown("c")
-    opaque = ODD.decode()
-    status = (
-        '{"metadata": {"uid": "%s", "resourceVersion": "%s"}, "status": {"allocation": {"devices": {"results": '
-        '[{"request": "r", "driver": "d.example.com", "pool": "p", "device": "gpu-1"}], "config": '
-        '[{"source": "FromClass", "opaque": %s}]}}, "reservedFor": [{"resource": "pods", "name": "x", "uid": "u"}]}}'
-    ) % (name.uid, claim.metadata.resource_version, opaque)
+    result = {"request": "r", "driver": "d.example.com", "pool": "p", "device": "gpu-1"}
+    config = {"source": "FromClass", "opaque": msgspec.Raw(ODD)}
+    allocated = {"devices": {"results": [result], "config": [config]}}
+    users = [{"resource": "pods", "name": "x", "uid": "u"}]
+    metadata = {"uid": name.uid, "resourceVersion": claim.metadata.resource_version}
+    body = {"metadata": metadata, "status": {"allocation": allocated, "reservedFor": users}}
     path = f"/apis/resource.k8s.io/v1/namespaces/{devices.namespace}/resourceclaims/c/status"
     patched = await devices.cluster.client.request(
-        "PATCH", path, body=status.encode(), content_type="application/merge-patch+json"
+        "PATCH", path, body=msgspec.json.encode(body), content_type="application/merge-patch+json"
     )
     assert patched.succeeded, patched.body
     assert (await devices.writer.reserve(pod, ReserveClaim(claim=name, allocation=None))).succeeded

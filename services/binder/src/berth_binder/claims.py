@@ -30,7 +30,7 @@ from berth.kube.claims import (
 )
 from berth.kube.client import KubeClient
 from berth.kube.http1 import Response
-from berth.kube.writes import conflict
+from berth.kube.writes import conflict, get_pod, report_extended_claim
 
 # Reads and writes of a claim that other clients write in between, before the pod's attempt ends in a conflict.
 TRIES: Final = 5
@@ -62,6 +62,18 @@ class ClaimWriter:
         name = ClaimName(namespace=metadata.namespace, name=metadata.name, uid=made.metadata.uid)
         async with self._alone(name):
             return await self._reserve(pod, name, write.allocation)
+
+    async def report(self, pod: Pod, write: CreateClaim) -> Response:
+        """Name the claim in the status of the pod."""
+        for _ in range(TRIES):
+            response = await report_extended_claim(self._client, pod, write.claim.metadata.name, write.mappings)
+            if response.status != HTTPStatus.CONFLICT:
+                return response
+            shown = await get_pod(self._client, pod.metadata.namespace, pod.metadata.name)
+            if shown is None or shown.uid != pod.uid:
+                return conflict(f"pod {pod.key} was deleted")
+            pod = shown
+        return response
 
     async def release(self, pod: Pod, request: ReleaseClaim | FreeClaim, *, voids: bool) -> Response:
         """Take back what was written for the pod. A claim that is gone needs nothing.

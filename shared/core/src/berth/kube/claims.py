@@ -181,10 +181,7 @@ async def _change(
     envelope = response.body.removeprefix(_MAGIC)
     raw = next(value for number, value, _ in _entries(envelope) if number == 2)
     metadata = {
-        number: value
-        for part, fields, _ in _entries(raw)
-        if part == _METADATA
-        for number, value, _ in _entries(fields)
+        number: value for part, fields, _ in _entries(raw) if part == _METADATA for number, value, _ in _entries(fields)
     }
     if uid and metadata.get(_UID) != uid.encode():
         return conflict("another resource claim has its name")

@@ -14,9 +14,14 @@ from urllib.parse import quote
 
 import msgspec
 
-from berth.api.devices import ContainerExtendedResourceRequest
 from berth.api.kinds import POD
-from berth.api.pod import DISRUPTION_TARGET, PREEMPTION_BY_SCHEDULER, Pod, PodCondition
+from berth.api.pod import (
+    DISRUPTION_TARGET,
+    PREEMPTION_BY_SCHEDULER,
+    ContainerExtendedResourceRequest,
+    Pod,
+    PodCondition,
+)
 from berth.api.volumes import PersistentVolume, PersistentVolumeClaim
 from berth.clock import whole_seconds
 from berth.errors import DecodeError
