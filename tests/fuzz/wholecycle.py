@@ -57,8 +57,8 @@ from berth_binder.events import (
     RecordEvent,
     RejectRanked,
     VoidBindings,
-    VolumesAnswer,
-    WriteVolumes,
+    WriteObjects,
+    WritesAnswer,
 )
 from berth_binder.settings import CoreSettings
 from berth_scorer.core import ScorerCore
@@ -379,10 +379,10 @@ class WholeCycle:
                 self._commit(NominationCleared(uid=effect.pod.uid, status=200))
             case GetPod() | VoidBindings():
                 self._commit(PodAnswer(uid=effect.pod.uid, status=200, pod=self.cache.pod(effect.pod.uid)))
-            case WriteVolumes():
+            case WriteObjects():
                 for request in effect.requests:
                     self._write_volume(request)
-                self._commit(VolumesAnswer(uid=effect.pod.uid, status=200))
+                self._commit(WritesAnswer(uid=effect.pod.uid, status=200))
             case RecordEvent():
                 self.events.append(effect)
             case RejectRanked() | PutOff():

@@ -25,7 +25,7 @@ from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import rank_every_node
 from berth.framework.equivalencecache import EquivalenceCache
 from berth.framework.filtering import FeasibleNodes, pre_filter
-from berth.framework.interface import SNAPSHOT, ReleaseClaim
+from berth.framework.interface import SNAPSHOT, FreeClaim
 from berth.framework.profile import Profile, build_profiles
 from berth.framework.status import CycleState
 from berth.plugins.dynamicresources.plugin import (
@@ -126,7 +126,7 @@ class DeviceWorld:
                     status = msgspec.structs.replace(status, allocation=None, devices=None)
                 claims.set(_key(claim), msgspec.structs.replace(claim, status=status))
 
-    def free(self, freed: ReleaseClaim) -> None:
+    def free(self, freed: FreeClaim) -> None:
         claims = self.snapshot.objects(ResourceClaim)
         claim = claims.named(freed.claim.name, freed.claim.namespace)
         assert claim is not None
@@ -213,7 +213,7 @@ def decide(world: DeviceWorld, step: Json, profile: Profile, plugin: DynamicReso
     return decided
 
 
-def _freed(pod: Pod, snapshot: Snapshot, profile: Profile, plugin: DynamicResources) -> ReleaseClaim | None:
+def _freed(pod: Pod, snapshot: Snapshot, profile: Profile, plugin: DynamicResources) -> FreeClaim | None:
     results = EquivalenceCache.of(snapshot, profile).results_of(pod)
     found = pre_filter(pod, snapshot, profile, results.new_state(), results.pre_filtered)
     if found.rejection is not None:

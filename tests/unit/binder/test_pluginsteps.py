@@ -19,7 +19,7 @@ from berth.framework.status import SUCCESS, Code, Status
 from berth.kube.listwatch import Upserted
 from berth.messages.attempts import Outcome
 from berth_binder.cache import NODES
-from berth_binder.events import WriteVolumes
+from berth_binder.events import WriteObjects
 from harness.worlds.binder_bench import Bench, make_node, make_pod, posts, ranked
 
 WAIT = Permission(Status(Code.WAIT, ("not yet",)), 30.0)
@@ -134,7 +134,7 @@ def test_writes_that_raise_are_asked_for_again(bench, recording, monkeypatch):
     monkeypatch.setattr(recording, "writes", writes)
     pod = bench.show(make_pod("web"))
     bench.take(ranked(pod, "n1"))
-    (written,) = [each for each in bench.wait(5) if isinstance(each, WriteVolumes)]
+    (written,) = [each for each in bench.wait(5) if isinstance(each, WriteObjects)]
     assert written.requests == (wanted,)
 
 

@@ -7,7 +7,7 @@ import pytest
 from berth.api.pod import ClaimSource, Volume
 from berth.kube.listwatch import Upserted
 from berth.messages.attempts import Preemption, Victim
-from berth_binder.events import Effect, PostBinding, SetAside, VolumesAnswer
+from berth_binder.events import Effect, PostBinding, SetAside, WritesAnswer
 from berth_binder.settings import CoreSettings
 from harness.builders.volumes import a_claim, a_class, kind_of
 from harness.worlds.binder_bench import BACKOFF, Bench, make_pod, ranked
@@ -118,7 +118,7 @@ def test_messages_of_pods_that_wait_are_set_aside():
     volume = Volume(name="v", persistent_volume_claim=ClaimSource(claim_name="data"))
     pod = bench.show(make_pod("web", spec={"volumes": [volume]}))
     assert aside(bench.take(ranked(pod, "n1"))) == []
-    assert aside(bench.handle(VolumesAnswer(uid=pod.uid, status=200, versions={"pvc": 9}))) == [1]
+    assert aside(bench.handle(WritesAnswer(uid=pod.uid, status=200, versions={"pvc": 9}))) == [1]
     assert aside(bench.wait(1)) == []
     assert aside(bench.take(ranked(pod, "n1", n=2))) == [2]
 

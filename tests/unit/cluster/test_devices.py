@@ -194,13 +194,13 @@ def test_an_assumption_ends_with_the_last_pod_that_holds_it():
 def test_the_claim_that_the_watch_has_shown_first_has_the_device():
     ledger, snapshot = ledger_with()
     for version, name in ((5, "first"), (6, "second")):
-        ledger.version = version
+        ledger.changed_between = (version, version)
         snapshot.objects(ResourceClaim).set(name, claim_with("x", name=name))
     assert (ledger.earlier_owner("first"), ledger.earlier_owner("second")) == (None, ("d/p/x", "first"))
     assert (ledger.conflicts.count, ledger.conflicts.last) == (1, ("d/p/x", "first", "second"))
 
 
-def test_of_two_claims_in_one_list_none_is_the_first():
+def test_of_two_claims_whose_order_is_unknown_none_is_the_first():
     ledger, _ = ledger_with(claim_with("x", name="a"), claim_with("x", name="b"))
     assert (ledger.earlier_owner("a"), ledger.earlier_owner("b")) == (("d/p/x", "b"), ("d/p/x", "a"))
 

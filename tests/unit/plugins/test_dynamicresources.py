@@ -176,11 +176,12 @@ def test_what_a_pod_has_been_given_is_released_and_what_was_idle_stays():
     pod = pod_with("a", "idle", "used")
     plugin, state = reserved(world, pod)
     assert [each.allocation is None for each in plugin.writes(state, pod, "n1")] == [False, True, True]
-    assert plugin.releases(state, pod, "n1") == (
+    assert plugin.releases(state, pod, "n1", sent=True) == (
         ReleaseClaim(claim=name_of("a"), clears=True),
         ReleaseClaim(claim=name_of("idle"), clears=False),
         ReleaseClaim(claim=name_of("used"), clears=False),
     )
+    assert plugin.releases(state, pod, "n1", sent=False) == ()
 
 
 def test_an_allocation_that_is_reserved_for_the_pod_already_was_made_for_it():
@@ -192,7 +193,7 @@ def test_an_allocation_that_is_reserved_for_the_pod_already_was_made_for_it():
     show(world, "a", write.allocation, pod)
     plugin, state = reserved(world, pod)
     assert plugin.writes(state, pod, "n1") == ()
-    assert plugin.releases(state, pod, "n1") == (ReleaseClaim(claim=name_of("a"), clears=True),)
+    assert plugin.releases(state, pod, "n1", sent=False) == (ReleaseClaim(claim=name_of("a"), clears=True),)
 
 
 def test_a_device_that_another_scheduler_gave_first_is_not_used():
@@ -299,7 +300,7 @@ def test_the_claim_for_extended_resources_has_one_name_and_its_devices_count_onc
     plugin.finish_binding(state, pod, "n1")
     assert DeviceLedger.of(world.snapshot).owners_of(f"{DRIVER}/n1/gpu-0") == ("uid-made",)
     name = ClaimName(namespace="default", name=write.claim.metadata.name, uid="")
-    assert plugin.releases(state, pod, "n1") == (ReleaseClaim(claim=name, clears=True, is_deleted=True),)
+    assert plugin.releases(state, pod, "n1", sent=True) == (ReleaseClaim(claim=name, clears=True, is_deleted=True),)
 
 
 def test_a_changed_class_is_seen_at_once():

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from berth.api.kinds import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, POD, RESOURCE_CLAIM, Kind
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod, is_marked_for_preemption
 from berth.api.trimming import with_whole
@@ -22,7 +23,7 @@ from berth.decoding import version_number
 from berth.errors import BerthError, DecodeError, TemporaryError
 from berth.extenders.client import Extenders, HttpExtender
 from berth.extenders.wire import ExtenderError
-from berth.framework.interface import KeepVolume, SelectNode, Write
+from berth.framework.interface import CreateClaim, KeepVolume, ReserveClaim, SelectNode
 from berth.kube.client import KubeClient
 from berth.kube.errors import ApiUnreachableError, missing_right
 from berth.kube.http1 import Response
@@ -41,10 +42,12 @@ from berth.kube.writes import (
 from berth.leader.session import LeaderSession, NoLongerLeadingError
 from berth.lifecycle.coreloop import EffectTasks, Inbox
 from berth.lifecycle.process import Process
+from berth.messages.attempts import Reason
 from berth.observability.logging import get_logger
 from berth.observability.metrics import Meter
 from berth.settings.settings import V_STEP
 from berth_binder.cache import Cache, fence_epoch
+from berth_binder.claims import ClaimWriter
 from berth_binder.events import (
     NO_ANSWER,
     Answer,
@@ -60,11 +63,13 @@ from berth_binder.events import (
     NominationCleared,
     PodAnswer,
     PostBinding,
+    ReleaseAnswer,
+    ReleaseClaims,
     RequestAnswer,
     RequestFailed,
     VoidBindings,
-    VolumesAnswer,
-    WriteVolumes,
+    WriteObjects,
+    WritesAnswer,
     leaves_open,
 )
 
@@ -77,8 +82,6 @@ SETTLE_SECONDS: Final = 5.0
 SLOW_BINDING_SECONDS: Final = (0.1, 0.4, 1.0)
 # Pause before asking again whether a fence's epoch leads, while there is no answer.
 ASK_SECONDS: Final = 1.0
-VOLUMES: Final = "pv"
-CLAIMS: Final = "pvc"
 
 # Answers to a request with a victim's uid if the victim is deleted or another pod has its name.
 _NOT_THERE: Final = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY})
@@ -167,6 +170,7 @@ class ApiRequests:
         self._extenders = extenders
         self._binding_timeout = binding_timeout
         self._inbox = inbox
+        self._claims = ClaimWriter(client)
         self._tasks = EffectTasks(inbox.fail)
         self._logs_steps = process.settings.log.verbosity >= V_STEP
         # By uid, the trace of the pod's message.
@@ -234,8 +238,10 @@ class ApiRequests:
                 return write_nomination(self._client, request)
             case ClearNomination():
                 return clear_nomination(self._client, request)
-            case WriteVolumes():
-                return write_volumes(self._client, request)
+            case WriteObjects():
+                return write_objects(self._client, self._claims, request)
+            case ReleaseClaims():
+                return release_claims(self._claims, request)
 
     async def _post_binding(self, request: PostBinding) -> BindingAnswer:
         now = self._process.clock.now
@@ -417,29 +423,54 @@ async def clear_nomination(client: KubeClient, effect: ClearNomination) -> Nomin
         return NominationCleared(uid=uid, status=NO_ANSWER, message=str(error))
 
 
-async def write_volumes(client: KubeClient, effect: WriteVolumes) -> VolumesAnswer:
+async def write_objects(client: KubeClient, claims: ClaimWriter, effect: WriteObjects) -> WritesAnswer:
     """Send the writes in order, up to the first failure."""
+    uid, pod = effect.pod.uid, effect.pod
+    versions: dict[str, int] = {}
+    kind: Kind[Any]
+    try:
+        for request in effect.requests:
+            match request:
+                case KeepVolume():
+                    kind, response = PERSISTENT_VOLUME, await keep_volume(client, request)
+                case SelectNode():
+                    kind, response = PERSISTENT_VOLUME_CLAIM, await select_node(client, request)
+                case ReserveClaim():
+                    kind, response = RESOURCE_CLAIM, await claims.reserve(pod, request)
+                case CreateClaim():
+                    kind, response = RESOURCE_CLAIM, await claims.create(pod, request)
+            if response.succeeded and isinstance(request, CreateClaim):
+                _note_version(versions, kind, response)
+                kind, response = POD, await claims.report(pod, request)
+            if not response.succeeded:
+                of_claims = isinstance(request, ReserveClaim | CreateClaim)
+                answer = _answer(WritesAnswer, uid, response)
+                return msgspec.structs.replace(answer, conflict=Reason.CLAIMS if of_claims else Reason.VOLUMES)
+            _note_version(versions, kind, response)
+    except ApiUnreachableError as error:
+        return WritesAnswer(uid=uid, status=NO_ANSWER, message=str(error))
+    return WritesAnswer(uid=uid, status=response.status, versions=versions)
+
+
+async def release_claims(claims: ClaimWriter, effect: ReleaseClaims) -> ReleaseAnswer:
+    """Send the writes, up to the first failure. A claim that is gone needs none."""
     uid = effect.pod.uid
     versions: dict[str, int] = {}
     try:
         for request in effect.requests:
-            response = await _write(client, request)
-            if not response.succeeded:
-                return _answer(VolumesAnswer, uid, response)
-            kind = VOLUMES if isinstance(request, KeepVolume) else CLAIMS
-            version = version_number(_decoder.decode(response.body).metadata.resource_version)
-            versions[kind] = max(versions.get(kind, 0), version)
+            response = await claims.release(effect.pod, request, voids=effect.voids)
+            if response.succeeded:
+                _note_version(versions, RESOURCE_CLAIM, response)
+            elif response.status != HTTPStatus.NOT_FOUND:
+                return _answer(ReleaseAnswer, uid, response)
     except ApiUnreachableError as error:
-        return VolumesAnswer(uid=uid, status=NO_ANSWER, message=str(error))
-    return VolumesAnswer(uid=uid, status=response.status, versions=versions)
+        return ReleaseAnswer(uid=uid, status=NO_ANSWER, message=str(error))
+    return ReleaseAnswer(uid=uid, status=HTTPStatus.OK, version=versions.get(RESOURCE_CLAIM.name, 0))
 
 
-async def _write(client: KubeClient, request: Write) -> Response:
-    if isinstance(request, KeepVolume):
-        return await keep_volume(client, request)
-    if isinstance(request, SelectNode):
-        return await select_node(client, request)
-    raise TypeError("claims of devices are not written yet")
+def _note_version(versions: dict[str, int], kind: Kind[Any], response: Response) -> None:
+    version = version_number(_decoder.decode(response.body).metadata.resource_version)
+    versions[kind.name] = max(versions.get(kind.name, 0), version)
 
 
 def _pod_answer(uid: str, response: Response) -> PodAnswer:

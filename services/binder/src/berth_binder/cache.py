@@ -7,6 +7,7 @@ attempt has failed for good (docs/protocol.md, 5). Pure: no I/O, no waiting.
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,10 +15,11 @@ from typing import Any, Final
 
 import msgspec
 
-from berth.api.kinds import PLUGIN_KINDS
+from berth.api.kinds import PLUGIN_KINDS, RESOURCE_CLAIM
 from berth.api.node import Node
 from berth.api.pod import Pod, bound_at, bound_at_text, is_bound, is_finished, is_gone_while_unbound
 from berth.api.workloads import Namespace
+from berth.cluster.devices.ledger import DeviceLedger
 from berth.cluster.snapshot import Snapshot
 from berth.decoding import version_number
 from berth.kube.listwatch import (
@@ -35,6 +37,7 @@ from berth.messages.subjects import PodSubject
 PODS: Final = "pod"
 NODES: Final = "node"
 NAMESPACES: Final = "namespace"
+CLAIMS: Final = RESOURCE_CLAIM.name
 
 
 @dataclass(slots=True, kw_only=True)
@@ -70,6 +73,7 @@ class Cache:
         self.snapshot = Snapshot() if snapshot is None else snapshot
         self._schedulers = frozenset(schedulers)
         self.nominated_pods = NominatedPods(self.snapshot)
+        self.devices = DeviceLedger.of(self.snapshot)
         self._unbound: dict[str, Pod] = {}
         self._by_subject: dict[str, str] = {}  # uids of unbound pods, by the subject of their RANKED
         self._bound: set[str] = set()
@@ -79,6 +83,7 @@ class Cache:
         self._newest_versions: dict[str, int] = {}
         self._reached: dict[str, int] = {}
         self._awaited: set[str] = set()
+        self._awaited_versions: dict[str, list[tuple[int, str]]] = {}  # by kind, a heap of versions and uids
         self._on_shown: Callable[[str], None] | None = None
         # The highest epoch of a fence on a pod of these schedulers. If it is above the binder's own, the binder checks
         # whether it still leads.
@@ -106,7 +111,7 @@ class Cache:
                 self._saw_version(event.kind, event.object.metadata.resource_version)
             case ListedPart():  # objects of the same age are still to come: the kind is not complete up to them
                 for present in event.objects:
-                    self._apply(event.kind, present)
+                    self._apply(event.kind, present, is_listed=True)
             case Listed():
                 self._replace(event)
             case Current():
@@ -122,8 +127,11 @@ class Cache:
         """By kind, the highest resourceVersion of an object or event, not of a LIST (docs/protocol.md, 3)."""
         return {kind: str(version) for kind, version in self._newest_versions.items()}
 
-    def _apply(self, kind: str, item: Any) -> None:
+    def _apply(self, kind: str, item: Any, *, is_listed: bool = False) -> None:
         """Set an object. If it raises an exception, report it and go on with the others."""
+        if kind == CLAIMS:
+            version = version_number(item.metadata.resource_version)
+            self.devices.changed_between = (self.reached(kind) + 1 if is_listed else version, version)
         try:
             self._set(kind, item)
         except Exception as exc:  # noqa: BLE001 - an odd object may raise anything
@@ -153,12 +161,23 @@ class Cache:
     def _reach(self, kind: str, version: int) -> None:
         if version > self._reached.get(kind, 0):
             self._reached[kind] = version
+            if kind in self._awaited_versions:
+                self._notify_of_versions(kind)
+
+    def _notify_of_versions(self, kind: str) -> None:
+        awaited = self._awaited_versions[kind]
+        while awaited and awaited[0][0] <= self.reached(kind):
+            _, uid = heapq.heappop(awaited)
+            if self._on_shown is not None:
+                self._on_shown(uid)
+        if not awaited:
+            del self._awaited_versions[kind]
 
     def _replace(self, listed: Listed[Any]) -> None:
         """Apply a LIST and remove objects that it lacks. Its version may go back: the API server has a new store."""
         version = version_number(listed.resource_version)
         for present in listed.rest:
-            self._apply(listed.kind, present)
+            self._apply(listed.kind, present, is_listed=True)
         if listed.kind == PODS:
             self._remove_pods_lacking({pod.uid for pod in listed.objects}, version)
         elif listed.kind in PLUGIN_KINDS:
@@ -166,6 +185,8 @@ class Cache:
         else:
             self._remove_names_lacking(listed.kind, {item.metadata.name for item in listed.objects})
         self._reached[listed.kind] = version
+        if listed.kind in self._awaited_versions:
+            self._notify_of_versions(listed.kind)
         if listed.kind in self._newest_versions:
             self._newest_versions[listed.kind] = min(self._newest_versions[listed.kind], version)
 
@@ -282,10 +303,15 @@ class Cache:
         """Call ``on_shown`` with the uid of each awaited pod once the watch shows it or its end; ``None`` stops."""
         self._on_shown = on_shown
         self._awaited.clear()
+        self._awaited_versions.clear()
 
     def await_pod(self, uid: str) -> None:
         """Notify once when the watch shows the pod next."""
         self._awaited.add(uid)
+
+    def await_version(self, uid: str, kind: str, version: int) -> None:
+        """Notify with the uid once the kind is complete up to this resourceVersion, which it has not reached yet."""
+        heapq.heappush(self._awaited_versions.setdefault(kind, []), (version, uid))
 
     def stop_awaiting(self, uid: str) -> None:
         self._awaited.discard(uid)
@@ -355,6 +381,7 @@ class Cache:
             self.forget(uid)
         for kind in PLUGIN_KINDS.values():
             self.snapshot.objects(kind.struct).restore_all()
+        self.devices.forget_all()
         for uid in self.nominated_pods.unwritten():
             self.withdraw_nomination(uid)
 

@@ -27,13 +27,14 @@ from berth.messages.subjects import Epoch
 from berth_binder.attempts.attempt import AttemptPhase, BindingAttempt, DecidedAttempts, PluginSteps
 from berth_binder.attempts.queue import BindingQueue, Suspects, given_up, waits_for
 from berth_binder.attempts.strays import Strays
-from berth_binder.cache import Cache
+from berth_binder.cache import CLAIMS, Cache
 from berth_binder.decisions.conflictcheck import ConflictCheck
 from berth_binder.decisions.preemption import PreemptionCheck, evictions, verdict_after_evicting, verdict_on_nodes
 from berth_binder.decisions.verdict import (
     GONE,
     EvictionPlan,
     EvictionQuestion,
+    Freeing,
     NodeQuestion,
     Placement,
     Verdict,
@@ -68,21 +69,21 @@ from berth_binder.events import (
     RankedDelivery,
     RecordEvent,
     RejectRanked,
+    ReleaseAnswer,
     RequestAnswer,
     RequestFailed,
     SetAside,
     TryCounted,
-    VolumesAnswer,
+    WritesAnswer,
     may_have_been_executed,
 )
 from berth_binder.settings import CoreSettings
 
 # Pods about which the same extenders are asked at once before evictions; further ones wait.
 MOST_QUESTIONS: Final = 32
-UNSEEN: Final = Status(Code.WAIT, ("the watch has not shown the writes before the Binding yet",), "the API server")
 
 A = TypeVar("A", bound=RequestAnswer)
-Found = Verdict | Placement | EvictionPlan | EvictionQuestion | NodeQuestion
+Found = Verdict | Placement | EvictionPlan | EvictionQuestion | NodeQuestion | Freeing
 
 
 class BinderCore:
@@ -117,6 +118,9 @@ class BinderCore:
         self._at_extender: set[str] = set()
         self._decided = DecidedAttempts()
         self._suspects = Suspects()
+        # The highest resourceVersion by which a claim was released. Until the watch has reached it, the cache shows
+        # allocations that are gone.
+        self._released_at = 0
         self.strays = strays or Strays()
         self.examined = 0  # number of messages
         self._is_closed = False
@@ -187,8 +191,10 @@ class BinderCore:
                 return self._on_answer(event, self._after_pod_answer, now)
             case EvictionAnswer():
                 return self._on_answer(event, self._after_evicting, now)
-            case VolumesAnswer():
+            case WritesAnswer():
                 return self._on_answer(event, self._after_writing, now)
+            case ReleaseAnswer():
+                return self._on_answer(event, self._after_releasing, now)
             case NominationAnswer():
                 return self._on_answer(event, self._after_nominating, now)
             case EvictionsAnswered() | NodesAnswered():
@@ -308,7 +314,8 @@ class BinderCore:
 
     def _proceed(self, attempt: BindingAttempt, now: float) -> list[Effect]:
         if attempt.undecided is not None:
-            return self._void(attempt)
+            verdict, dead_letter = attempt.undecided
+            return self._decide(attempt, verdict, dead_letter=dead_letter)
         if attempt.is_posted:
             return self._read(attempt)
         return self._guard(attempt, lambda: self._examine(attempt, now), now)
@@ -329,6 +336,9 @@ class BinderCore:
         if attempt.is_stray:
             attempt.is_stray = False
             self.strays.give_back()
+        if pod.spec.resource_claims and self._cache.reached(CLAIMS) < self._released_at:
+            attempt.awaited_versions = {**attempt.awaited_versions, CLAIMS: self._released_at}
+            return self._wait_for_writes(attempt, now)
         if steps is not None and self._check.passes(latest.ranked, pod, attempt.node):
             return self._before_binding(attempt, steps, now)
         with self._checking(latest):
@@ -339,10 +349,14 @@ class BinderCore:
         """A node, pods to evict, or the verdict that there is no node; ``None``: read the pod before an eviction."""
         ranked = attempt.latest.ranked
         found, proposed = self._check.examine(ranked, pod), ranked.preemption
-        is_rejected = isinstance(found, Verdict) and found.outcome is Outcome.UNSCHEDULABLE
-        if not is_rejected or proposed is None:
+        if not isinstance(found, Verdict) or found.outcome is not Outcome.UNSCHEDULABLE:
             return found
         profile = self._profiles[ranked.profile]
+        claim = self._check.claim_to_free(pod, profile)
+        if claim is not None:
+            return Freeing(pod=pod, claim=claim, verdict=found)
+        if proposed is None:
+            return found
         verdict = self._preemption.verdict(ranked, proposed, pod, profile)
         if attempt.read is None or verdict is not None:
             return verdict
@@ -371,6 +385,8 @@ class BinderCore:
             return self._evict(attempt, found)
         if isinstance(found, EvictionQuestion | NodeQuestion):
             return self._ask(attempt, found, now)
+        if isinstance(found, Freeing):
+            return self._request(attempt, attempt.begin_freeing(found))
         return self._assume(attempt, found, now)
 
     def _ask(self, attempt: BindingAttempt, question: EvictionQuestion | NodeQuestion, now: float) -> list[Effect]:
@@ -399,9 +415,9 @@ class BinderCore:
 
     def _end_pause(self, uid: str) -> None:
         attempt, shown = self._attempts.get(uid), self._cache.pod(uid)
-        if attempt is None:
+        if attempt is None or (attempt.is_unseen and self._unseen(attempt)):
             return
-        if attempt.is_waiting and shown is not None and not is_gone_while_unbound(shown):
+        if not attempt.is_unseen and attempt.is_waiting and shown is not None and not is_gone_while_unbound(shown):
             self._cache.await_pod(uid)  # a write of any client: plugins are not asked more often for it
             return
         self._queue.paused.end_pause(attempt)
@@ -416,6 +432,9 @@ class BinderCore:
         ]
 
     def _assume(self, attempt: BindingAttempt, placement: Placement, now: float) -> list[Effect]:
+        if attempt.releases():
+            message = f"the devices of its claims are on node {attempt.node!r}, where it does not fit any more"
+            return self._decide(attempt, Verdict(outcome=Outcome.CONFLICT, reason=Reason.CLAIMS, message=message))
         attempt.unreserve()
         attempt.take(placement)
         self._cache.assume(placement.pod, placement.node)
@@ -425,8 +444,8 @@ class BinderCore:
 
     def _before_binding(self, attempt: BindingAttempt, steps: PluginSteps, now: float) -> list[Effect]:
         """Run Reserve, Permit, the writes and PreBind as far as possible; when all have succeeded, post the Binding."""
-        if any(self._cache.reached(kind) < version for kind, version in attempt.awaited_versions.items()):
-            return self._wait_for_plugin(attempt, steps, UNSEEN, now)
+        if self._unseen(attempt):
+            return self._wait_for_writes(attempt, now)
         status = steps.before_binding(now)
         if status.is_success:
             return self._post(attempt, steps, now)
@@ -434,7 +453,21 @@ class BinderCore:
             return self._request(attempt, attempt.begin_writing(steps))
         if status.code is Code.WAIT:
             return self._nominate_and_wait(attempt, steps, status, now)
+        if status.code is Code.ERROR:
+            return self._decide(attempt, failed(", ".join(status.reasons)))
         return self._decide(attempt, rejected(attempt.node, status))
+
+    def _unseen(self, attempt: BindingAttempt) -> list[tuple[str, int]]:
+        """The kinds and versions that the watches have not reached yet."""
+        return [each for each in attempt.awaited_versions.items() if self._cache.reached(each[0]) < each[1]]
+
+    def _wait_for_writes(self, attempt: BindingAttempt, now: float) -> list[Effect]:
+        """Pause until the watches have shown what was written."""
+        self._end_questions(attempt)
+        attempt.is_unseen = True
+        for kind, version in self._unseen(attempt):
+            self._cache.await_version(attempt.uid, kind, version)
+        return [*self._suspects.clear(attempt.uid), *self._queue.wait_for_writes(attempt, now)]
 
     def _nominate_and_wait(
         self, attempt: BindingAttempt, steps: PluginSteps, status: Status, now: float
@@ -575,18 +608,32 @@ class BinderCore:
             self._cache.nomination_written(attempt.uid, version_number(answer.pod.metadata.resource_version))
         return self._decide(attempt, verdict_after_evicting(plan, answer, attempt.latest.ranked.message))
 
-    def _after_writing(self, attempt: BindingAttempt, answer: VolumesAnswer, now: float) -> list[Effect]:
+    def _after_writing(self, attempt: BindingAttempt, answer: WritesAnswer, now: float) -> list[Effect]:
         steps = attempt.steps
         if answer.is_open or steps is None:
             return self._back_off(attempt, answer, now)
         if answer.status in (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT):
-            verdict = Verdict(outcome=Outcome.CONFLICT, reason=Reason.VOLUMES, message=answer.message)
+            verdict = Verdict(outcome=Outcome.CONFLICT, reason=answer.conflict, message=answer.message)
             return self._decide(attempt, verdict)
         if not answer.succeeded:
             return self._decide(attempt, refused("writes before the Binding were", answer.status, answer.reason))
         steps.unwritten = ()
         attempt.awaited_versions = answer.versions
         return self._examine(attempt, now)  # meanwhile the node may be gone, or full
+
+    def _after_releasing(self, attempt: BindingAttempt, answer: ReleaseAnswer, now: float) -> list[Effect]:
+        """Give the postponed verdict. A claim that other clients keep writing is tried again."""
+        if answer.is_open or answer.status == HTTPStatus.CONFLICT:
+            return self._back_off(attempt, answer, now)
+        self._released_at = max(self._released_at, answer.version)
+        if attempt.phase is AttemptPhase.FREEING and attempt.freeing is not None:
+            return self._decide(attempt, attempt.freeing.verdict)
+        if attempt.steps is not None:
+            attempt.steps.is_released = True
+        if attempt.undecided is None:
+            return []
+        verdict, dead_letter = attempt.undecided
+        return self._decide(attempt, verdict, dead_letter=dead_letter)
 
     def _after_nominating(self, attempt: BindingAttempt, answer: NominationAnswer, now: float) -> list[Effect]:
         """Wait, also after a rejection: the nomination only informs others."""
@@ -622,6 +669,7 @@ class BinderCore:
     def _resume(self, attempt: BindingAttempt, now: float) -> list[Effect]:
         attempt.conflicts = 0
         attempt.read = None
+        attempt.is_unseen = False
         return self._go_on(attempt, now)
 
     def _publish_waiting(self, attempt: BindingAttempt, now: float) -> Effect:
@@ -640,7 +688,8 @@ class BinderCore:
 
     def _count_exception(self, attempt: BindingAttempt, error: str, now: float) -> list[Effect]:
         attempt.exceptions += 1
-        if attempt.exceptions < self._settings.max_exceptions:
+        is_releasing = attempt.phase is AttemptPhase.RELEASING  # devices may not be free before it is answered
+        if attempt.exceptions < self._settings.max_exceptions or is_releasing:
             return self._back_off(attempt, None, now)
         failure = f"failed {attempt.exceptions} times: {error}"
         verdict = failed(f"committing {attempt.pod.key!r}: {failure}", reason="exception")
@@ -649,11 +698,16 @@ class BinderCore:
     def _decide(self, attempt: BindingAttempt, verdict: Verdict, *, dead_letter: bool = False) -> list[Effect]:
         """Publish the final Decision; unless the pod is bound, free the node and the plugins' reservations.
 
-        If a POST without an answer may still land, void it first, unless the pod is gone.
+        Before that, if a POST without an answer may still land, void it, unless the pod is gone; and release its claims
+        (ADR 67), unless another client has bound it.
         """
         if attempt.may_still_land and verdict.outcome not in {Outcome.BOUND, Outcome.GONE}:
             attempt.undecided = (verdict, dead_letter)
             return self._void(attempt)
+        is_bound = verdict.outcome is Outcome.BOUND or (verdict.outcome is Outcome.GONE and verdict.node)
+        if not is_bound and (releases := attempt.releases()):
+            attempt.undecided = (verdict, dead_letter)
+            return self._request(attempt, attempt.begin_releasing(releases))
         ranked = attempt.latest.ranked
         profile = self._profiles[ranked.profile]
         is_unschedulable = verdict.outcome is Outcome.UNSCHEDULABLE

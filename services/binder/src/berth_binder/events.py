@@ -15,9 +15,9 @@ import msgspec
 
 from berth.api.node import Node
 from berth.api.pod import Pod
-from berth.framework.interface import Nomination, Write
+from berth.framework.interface import FreeClaim, Nomination, ReleaseClaim, Write
 from berth.framework.preemption import Evictions
-from berth.messages.attempts import Decision, Ranked
+from berth.messages.attempts import Decision, Ranked, Reason
 from berth.messages.subjects import Attempt
 
 NO_ANSWER: Final = 0  # status of a request without an answer
@@ -90,10 +90,17 @@ class EvictionAnswer(RequestAnswer, frozen=True, kw_only=True):
     pod: Pod | None = None  # the preemptor with its nominated node, if all succeeded
 
 
-class VolumesAnswer(RequestAnswer, frozen=True, kw_only=True):
+class WritesAnswer(RequestAnswer, frozen=True, kw_only=True):
     """The answer to the writes before a Binding: to the first failed one, or else to the last."""
 
     versions: Mapping[str, int] = msgspec.field(default_factory=dict)  # highest written resourceVersion by kind
+    conflict: str = Reason.VOLUMES  # what changed meanwhile, if the status is 404 or 409
+
+
+class ReleaseAnswer(RequestAnswer, frozen=True, kw_only=True):
+    """The answer to ``ReleaseClaims``: to the first failed write, or else to the last."""
+
+    version: int = 0  # highest written resourceVersion
 
 
 class NominationAnswer(RequestAnswer, frozen=True, kw_only=True):
@@ -143,13 +150,15 @@ class DecisionStored(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodShown(msgspec.Struct, frozen=True, kw_only=True):
-    """The watch shows an awaited pod, or its end."""
+    """The watch shows an awaited pod, its end, or the writes before its Binding."""
 
     uid: str
 
 
 # Of the API server.
-Answer = BindingAnswer | PodAnswer | EvictionAnswer | VolumesAnswer | NominationAnswer | NominationCleared
+Answer = (
+    BindingAnswer | PodAnswer | EvictionAnswer | WritesAnswer | ReleaseAnswer | NominationAnswer | NominationCleared
+)
 
 
 class DecisionNotStored(msgspec.Struct, frozen=True, kw_only=True):
@@ -216,8 +225,8 @@ class ClearNomination(msgspec.Struct, frozen=True, kw_only=True):
     pod: Pod
 
 
-class WriteVolumes(msgspec.Struct, frozen=True, kw_only=True):
-    """Carry out the writes of PreBind plugins. -> VolumesAnswer."""
+class WriteObjects(msgspec.Struct, frozen=True, kw_only=True):
+    """Carry out the writes of PreBind plugins. -> WritesAnswer."""
 
     pod: Pod
     requests: tuple[Write, ...]
@@ -228,6 +237,17 @@ class AskAboutNodes(msgspec.Struct, frozen=True, kw_only=True):
 
     pod: Pod
     nodes: Mapping[str, Node]
+
+
+class ReleaseClaims(msgspec.Struct, frozen=True, kw_only=True):
+    """Take back what was written to claims. -> ReleaseAnswer.
+
+    ``voids``: a write for the pod may have no answer; it must fail when it arrives.
+    """
+
+    pod: Pod
+    requests: tuple[ReleaseClaim | FreeClaim, ...]
+    voids: bool = False
 
 
 class AskAboutEvictions(msgspec.Struct, frozen=True, kw_only=True):
@@ -299,7 +319,7 @@ class LogMissingRight(msgspec.Struct, frozen=True, kw_only=True):
 
 
 # To the API server.
-ApiRequest = PostBinding | GetPod | VoidBindings | EvictPods | Nominate | ClearNomination | WriteVolumes
+ApiRequest = PostBinding | GetPod | VoidBindings | EvictPods | Nominate | ClearNomination | WriteObjects | ReleaseClaims
 
 Effect = (
     ApiRequest

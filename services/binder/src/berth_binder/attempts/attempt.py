@@ -17,13 +17,28 @@ from typing import Final, TypeVar
 from berth.api.pod import Pod, changed
 from berth.cluster.snapshot import Snapshot
 from berth.decoding import version_number
-from berth.framework.interface import SNAPSHOT, Binding, Permission, Plugin, PreBindPlugin, Write
-from berth.framework.plugincalls import PluginFailure, call, with_plugin_name
+from berth.framework.interface import (
+    SNAPSHOT,
+    Binding,
+    Permission,
+    Plugin,
+    PreBindPlugin,
+    ReleaseClaim,
+    Write,
+)
+from berth.framework.plugincalls import PluginFailure, call, error_of, with_plugin_name
 from berth.framework.profile import Profile
 from berth.framework.status import SUCCESS, Code, CycleState, Status
 from berth.messages.attempts import Candidate, Decision
 from berth.messages.subjects import Term
-from berth_binder.decisions.verdict import EvictionPlan, EvictionQuestion, NodeQuestion, Placement, Verdict
+from berth_binder.decisions.verdict import (
+    EvictionPlan,
+    EvictionQuestion,
+    Freeing,
+    NodeQuestion,
+    Placement,
+    Verdict,
+)
 from berth_binder.events import (
     AskAboutEvictions,
     AskAboutNodes,
@@ -33,9 +48,10 @@ from berth_binder.events import (
     Nominate,
     PostBinding,
     RankedDelivery,
+    ReleaseClaims,
     SetAside,
     VoidBindings,
-    WriteVolumes,
+    WriteObjects,
 )
 
 P = TypeVar("P", bound=Plugin)
@@ -54,6 +70,8 @@ class AttemptPhase(Enum):
     ASKING = "the extenders' answer about nodes or evictions for it"
     EVICTING = "the answers to the evictions for it"
     WRITING = "the answers to the writes before the Binding"
+    RELEASING = "the answers to the writes that take these back"
+    FREEING = "the answer to the write that frees a claim"
     NOMINATING = "the answer to the nomination before a wait"
     PAUSED = "the end of a back-off"
     COUNTING = "the count of how often it was begun"
@@ -72,9 +90,11 @@ class BindingAttempt:
     # The nodes from which it was chosen, with their newcomers, of the latest attempt at that time.
     candidates: list[Candidate] = field(default_factory=list)
     eviction: EvictionPlan | None = None
+    freeing: Freeing | None = None
     steps: PluginSteps | None = None  # on the chosen node
     # By kind, the resourceVersions written for the pod; the watches must reach them before the Binding.
     awaited_versions: Mapping[str, int] = field(default_factory=dict)
+    is_unseen: bool = False  # whether it is paused until the watches reach them
     nominated: str = ""  # the node that the pod is nominated to while it waits; cleared unless it is bound
     nominated_version: int = 0  # the resourceVersion of that write
     is_posted: bool = False  # whether a Binding to that node was ever sent
@@ -87,7 +107,8 @@ class BindingAttempt:
     asked: frozenset[str] = frozenset()  # the nodes on which extenders were asked about evictions
     answered: EvictionsAnswered | NodesAnswered | None = None  # by extenders, for the evictions that come next
     has_waited_for_watch: bool = False  # for a watch that has not shown the pod yet
-    # A verdict that waits until no POST of the pod can land any more, and whether it has a dead letter.
+    # A verdict that waits until no POST of the pod can land any more and its claims are released, and whether it has a
+    # dead letter.
     undecided: tuple[Verdict, bool] | None = None
     # Requests that were not answered or must be repeated; each lengthens the next pause.
     failures: int = 0
@@ -156,6 +177,10 @@ class BindingAttempt:
         self.pod, self.node, self.candidates = placement.pod, placement.node, placement.candidates
         self.is_posted, self.awaited_versions = False, {}
 
+    def releases(self) -> tuple[ReleaseClaim, ...]:
+        """What takes back the writes to the pod's claims; empty once they are released."""
+        return () if self.steps is None else self.steps.releases()
+
     def unreserve(self) -> None:
         steps, self.steps = self.steps, None
         if steps is not None:
@@ -179,9 +204,18 @@ class BindingAttempt:
         self.phase = AttemptPhase.VOIDING
         return VoidBindings(pod=self.pod)
 
-    def begin_writing(self, steps: PluginSteps) -> WriteVolumes:
+    def begin_writing(self, steps: PluginSteps) -> WriteObjects:
         self.phase = AttemptPhase.WRITING
-        return WriteVolumes(pod=self.pod, requests=steps.unwritten)
+        steps.has_sent = True
+        return WriteObjects(pod=self.pod, requests=steps.unwritten)
+
+    def begin_releasing(self, releases: tuple[ReleaseClaim, ...]) -> ReleaseClaims:
+        self.phase = AttemptPhase.RELEASING
+        return ReleaseClaims(pod=self.pod, requests=releases, voids=bool(self.failures or self.exceptions))
+
+    def begin_freeing(self, freeing: Freeing) -> ReleaseClaims:
+        self.phase, self.freeing = AttemptPhase.FREEING, freeing
+        return ReleaseClaims(pod=freeing.pod, requests=(freeing.claim,))
 
     def begin_nominating(self) -> Nominate:
         self.phase = AttemptPhase.NOMINATING
@@ -321,6 +355,8 @@ class PluginSteps:
     waits_until: float = field(default=NO_DEADLINE)
     # Writes to send before PreBind; the core empties it once all are written.
     unwritten: tuple[Write, ...] = field(default=())
+    has_sent: bool = field(default=False)  # whether any of them was sent
+    is_released: bool = field(default=False)  # whether they were taken back
     _left_out: frozenset[str] = field(default=frozenset())  # the plugins that have nothing to do for the pod
     _has_asked_for_writes: bool = field(default=False)
     _is_permitted: bool = field(default=False)
@@ -361,7 +397,20 @@ class PluginSteps:
             f"binding {self.pod.key!r}: no Bind plugin of profile {self.profile.scheduler_name!r} takes it"
         )
 
+    def releases(self) -> tuple[ReleaseClaim, ...]:
+        """What takes the writes back, and reservations of an earlier attempt."""
+        if not self._is_reserved or self.is_released:
+            return ()
+        found = [
+            call(plugin, "PreBind", plugin.releases, tuple, self.state, self.pod, self.node, sent=self.has_sent)
+            for plugin in self._concerned(self.profile.pre_binds)
+        ]
+        return tuple(release for releases in found for release in releases)
+
     def after_binding(self) -> None:
+        for plugin in self._concerned(self.profile.reserves):
+            with suppress(PluginFailure):
+                call(plugin, "PostBind", plugin.finish_binding, object, self.state, self.pod, self.node)
         for plugin in self.profile.post_binds:
             with suppress(PluginFailure):  # the pod is bound: a plugin's failure changes nothing
                 call(plugin, "PostBind", plugin.post_bind, object, self.state, self.pod, self.node)
@@ -424,6 +473,8 @@ class PluginSteps:
         """Run all PreBind plugins, again while one answers WAIT. Each has ``wait_seconds`` from its first WAIT on."""
         for plugin in self._concerned(self.profile.pre_binds):
             answer = call(plugin, "PreBind", plugin.pre_bind, Status, self.state, self.pod, self.node)
+            if answer.code is Code.ERROR:
+                return error_of(plugin, "PreBind", answer)
             status = with_plugin_name(plugin, "PreBind", answer)
             if status.code is Code.WAIT:
                 return self._wait_or_reject(plugin, status, now)
@@ -435,4 +486,6 @@ class PluginSteps:
         since = self._waiting_since.setdefault(plugin.name, now)
         if now < since + plugin.wait_seconds:
             return status
+        if plugin.late_is_error:
+            return error_of(plugin, "PreBind", Status.error(plugin.too_late))
         return Status(Code.UNSCHEDULABLE, (plugin.too_late,), plugin.name)

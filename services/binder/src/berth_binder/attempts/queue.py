@@ -26,6 +26,7 @@ from berth_binder.events import (
 from berth_binder.settings import CoreSettings
 
 UNANSWERED: Final = "the API server has not answered yet"
+UNSEEN: Final = "waiting for the API server: the watch has not shown the writes before the Binding yet"
 BY_EXTENDER: Final = "waiting for an extender to bind it"
 ABOUT_EVICTIONS: Final = "waiting for extenders' answer about evictions"
 AFTER_EXCEPTION: Final = "trying again after an exception"
@@ -241,10 +242,15 @@ class BindingQueue:
         return max(self._settings.plugin_interval, self._settings.plugin_step * len(self.paused)).total_seconds()
 
     def wait_for_extender(self, attempt: BindingAttempt, now: float, waits_for: str = BY_EXTENDER) -> None:
-        """Publish ``waiting`` if the extender that binds the pod, or is asked about it, takes longer than a moment."""
+        """Publish ``waiting`` if the extender that binds the pod, or what else it waits for, takes longer."""
         attempt.waits_for = waits_for
         if attempt.uid not in self.waiting:
             self.waiting.set(attempt, now + self._settings.plugin_interval.total_seconds())
+
+    def wait_for_writes(self, attempt: BindingAttempt, now: float) -> list[SetAside]:
+        """Pause until the watches have shown the pod's writes, which mostly takes some milliseconds."""
+        self.wait_for_extender(attempt, now, UNSEEN)
+        return self._pause(attempt, now + self._interval, UNSEEN)
 
     def wait_to_ask(self, attempt: BindingAttempt, now: float) -> list[SetAside]:
         """Pause the attempt, because extenders are asked about the most pods allowed at once."""

@@ -13,7 +13,8 @@ import msgspec
 
 from berth.api.pod import Pod, changed, is_gated, is_gone_while_unbound
 from berth.decoding import version_number
-from berth.framework.cycle import check
+from berth.framework.cycle import check, claim_to_free
+from berth.framework.interface import FreeClaim
 from berth.framework.plugincalls import PluginFailure
 from berth.framework.profile import Profile
 from berth.framework.scoring import counted_pods_of
@@ -98,6 +99,17 @@ class ConflictCheck:
             RecheckError: a filter could not answer.
         """
         return self._nodes.status(pod, node, self._profiles[ranked.profile], has_room=True).is_success
+
+    def claim_to_free(self, pod: Pod, profile: Profile) -> FreeClaim | None:
+        """A claim whose devices keep the pod from every node, by the binder's own cache.
+
+        Raises:
+            RecheckError: a plugin could not answer.
+        """
+        try:
+            return claim_to_free(pod, self._cache.snapshot, profile)
+        except PluginFailure as failure:
+            raise RecheckError(f"looking for a claim to free for {pod.key!r}: {failure}") from failure
 
     def _is_behind(self, shown: Pod, ranked: Pod) -> bool:
         """Whether the watcher has seen a change of the pod that our own watch has not shown yet."""

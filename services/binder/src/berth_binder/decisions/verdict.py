@@ -11,7 +11,7 @@ import msgspec
 
 from berth.api.node import Node
 from berth.api.pod import Pod, changed, is_gated, is_gone_while_unbound
-from berth.framework.interface import Nomination
+from berth.framework.interface import FreeClaim, Nomination
 from berth.framework.status import Status
 from berth.messages.attempts import Candidate, Decision, Outcome, Preemption, Ranked, Reason, Rejection, within_bounds
 from berth.messages.subjects import Epoch
@@ -61,6 +61,14 @@ class NodeQuestion(msgspec.Struct, frozen=True, kw_only=True):
     """Asks extenders which of these nodes they keep, because the pod fits there; by name."""
 
     nodes: Mapping[str, Node]
+
+
+class Freeing(msgspec.Struct, frozen=True, kw_only=True):
+    """A claim whose devices keep the pod out, to be freed before the verdict is published."""
+
+    pod: Pod
+    claim: FreeClaim
+    verdict: Verdict
 
 
 class RecheckError(Exception):

@@ -38,6 +38,7 @@ _REASONS: Mapping[Reason, str] = {
     Reason.VICTIMS: "no pods could be evicted for it any more",
     Reason.FITS: "a node has become free for it, so that no pod has to be evicted",
     Reason.VOLUMES: "a volume or a claim of the pod changed after the ranking",
+    Reason.CLAIMS: "a ResourceClaim of the pod changed after the ranking, or it does not fit where its devices are",
     Reason.PREEMPTED: "a more important pod gets the room where it waited",
 }
 # Reasons after which the binder's message would repeat the sentence above.

@@ -31,7 +31,7 @@ from berth.framework.filtering import (
     nominated_pods,
     pre_filter,
 )
-from berth.framework.interface import Nomination, PostFilterResult
+from berth.framework.interface import FreeClaim, Nomination, PostFilterResult
 from berth.framework.plugincalls import PluginFailure, Timing, call, no_clock
 from berth.framework.preemption import post_filter
 from berth.framework.profile import Profile, nodes_to_find
@@ -222,6 +222,36 @@ def feasible_nodes(pod: Pod, snapshot: Snapshot, profile: Profile) -> list[str]:
         feasible = FeasibleNodes(pod, snapshot, profile, found, results.refresh_filters())
         feasible.find()
         return [snapshot.rows.names[row] for row in np.flatnonzero(feasible.mask).tolist()]
+
+
+def claim_to_free(pod: Pod, snapshot: Snapshot, profile: Profile) -> FreeClaim | None:
+    """The ResourceClaim that PostFilter plugins want freed for the pod; None if a node is feasible, or no claim helps.
+
+    Raises:
+        PluginFailure: a plugin failed.
+    """
+    left_out = profile.left_out(snapshot.traits_of(pod))
+    plugins = [
+        plugin
+        for plugin in profile.post_filters
+        if plugin.name not in left_out and call(plugin, "PostFilter", plugin.may_free_claim, bool, pod, snapshot)
+    ]
+    if not plugins or snapshot.class_of(pod).requests.problems:
+        return None
+    with _without_itself(pod, snapshot):
+        results = EquivalenceCache.of(snapshot, profile).results_of(pod)
+        found = pre_filter(pod, snapshot, profile, results.new_state(), results.pre_filtered)
+        if found.rejection is not None:
+            return None
+        feasible = FeasibleNodes(pod, snapshot, profile, found, results.refresh_filters())
+        feasible.find()
+        if feasible.mask.any():
+            return None
+        for plugin in plugins:
+            answer = call(plugin, "PostFilter", plugin.claim_to_free, object, found.state, pod)
+            if isinstance(answer, FreeClaim):
+                return answer
+    return None
 
 
 def rank_every_node(pod: Pod, snapshot: Snapshot, profile: Profile, *, attempt: Attempt) -> EveryNode:

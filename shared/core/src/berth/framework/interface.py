@@ -388,7 +388,12 @@ class PostFilterPlugin(Plugin):
         found = None if asked else self.choose(pod, proposed, diagnosis, dry_run)
         return [] if found is None else [found]
 
-    def claim_to_free(self, state: CycleState, pod: Pod) -> ReleaseClaim | None:
+    def may_free_claim(self, pod: Pod, snapshot: Snapshot) -> bool:
+        """Whether ``claim_to_free`` may name a claim; otherwise the binder does not look for a node."""
+        del pod, snapshot
+        return False
+
+    def claim_to_free(self, state: CycleState, pod: Pod) -> FreeClaim | None:
         """Called by the binder when no node is feasible by its own cache: a claim whose devices keep the pod out."""
         del state, pod
         return None
@@ -544,12 +549,20 @@ class CreateClaim:
 class ReleaseClaim:
     """Take the pod's reservation of a ResourceClaim back.
 
-    ``clears``: the allocation too, unless another pod has reserved it. ``is_deleted``: delete the claim then, which the
+    ``clears``: the allocation too, unless other pods have reserved it. ``is_deleted``: delete the claim then, which the
     pod controls; its uid may be unknown (empty).
     """
 
     claim: ClaimName
     clears: bool
+    is_deleted: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FreeClaim:
+    """Clear a ResourceClaim's allocation, unless other pods have reserved it; ``is_deleted``: then delete it."""
+
+    claim: ClaimName
     is_deleted: bool = False
 
 
@@ -575,9 +588,12 @@ class PreBindPlugin(Plugin):
         del state, pod, node
         return ()
 
-    def releases(self, state: CycleState, pod: Pod, node: str) -> tuple[ReleaseClaim, ...]:
-        """What takes the writes back. The binder sends it, if it has sent writes, before Unreserve."""
-        del state, pod, node
+    def releases(self, state: CycleState, pod: Pod, node: str, *, sent: bool) -> tuple[ReleaseClaim, ...]:
+        """What takes the writes back, if the pod is not bound. The binder sends it before Unreserve.
+
+        ``sent``: whether the binder has begun to send ``writes``; an earlier attempt may have written too.
+        """
+        del state, pod, node, sent
         return ()
 
     @abstractmethod

@@ -101,6 +101,12 @@ def call_within_limit(plugin: Plugin, point: str, work: Callable[[], R]) -> R:
         raise PluginTimeout(f'running {point} plugin "{plugin.name}": {exc}') from exc
 
 
+def error_of(plugin: Plugin, point: str, status: Status) -> Status:
+    """A plugin's error in kube-scheduler's words, which name Filter in another way than other points."""
+    what = f'"{plugin.name}" filter plugin' if point == "Filter" else f'{point} plugin "{plugin.name}"'
+    return Status(Code.ERROR, (f"running {what}: {', '.join(status.reasons)}",), plugin.name)
+
+
 def with_plugin_name(plugin: Plugin, point: str, status: Status) -> Status:
     """Add the plugin's name.
 
@@ -108,9 +114,7 @@ def with_plugin_name(plugin: Plugin, point: str, status: Status) -> Status:
         PluginFailure: the status is an error.
     """
     if status.code is Code.ERROR:
-        # In kube-scheduler's words, which name Filter in another way than other points.
-        what = f'"{plugin.name}" filter plugin' if point == "Filter" else f'{point} plugin "{plugin.name}"'
-        raise PluginFailure(f"running {what}: {', '.join(status.reasons)}")
+        raise PluginFailure(", ".join(error_of(plugin, point, status).reasons))
     return status if status.plugin == plugin.name else Status(status.code, status.reasons, plugin.name)
 
 

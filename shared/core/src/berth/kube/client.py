@@ -89,6 +89,13 @@ Headers = dict[str, str]
 ACCEPTED = {"Accept": JSON, "Accept-Encoding": "identity"}
 
 
+_ACCEPT_JSON = f"Accept: {JSON}\r\n".encode()
+
+
+def _accept(form: str) -> bytes:
+    return f"Accept: {form}\r\n".encode()
+
+
 # Gets of each request its method, its path with the query, the API server's host and port, the status (0: no answer),
 # and the seconds from sending it, connecting included, to its answer, or to the head of a streamed one.
 Listener = Callable[[str, str, str, int, float], None]
@@ -203,12 +210,13 @@ class KubeClient:
         body: bytes | None = None,
         params: Mapping[str, str] | None = None,
         content_type: str = JSON,
+        accept: str = JSON,
         timeout: timedelta = DEFAULT_TIMEOUT,  # noqa: ASYNC109 - the pool's one timer is cheaper than asyncio.timeout
         largest: int = ANSWER_BYTES,
     ) -> Response:
         """Send a request and read the whole answer, at most ``largest`` bytes.
 
-        ``path`` is sent unchanged. Redirects are not followed.
+        ``path`` is sent unchanged. Redirects are not followed. ``accept``: the form of the answer.
 
         Raises:
             ApiUnreachableError: no complete answer.
@@ -218,7 +226,7 @@ class KubeClient:
         if self._rate_limit is not None:
             await self._rate_limit.wait()
         headers = await self._credentials.headers()
-        sent = _Request(method, path, body, content_type, timeout.total_seconds(), largest)
+        sent = _Request(method, path, body, content_type, accept, timeout.total_seconds(), largest)
         answer = await self._send(sent, headers)
         if answer.status == HTTPStatus.UNAUTHORIZED:
             answer = await self._send(sent, await self._other_headers(method, path, headers))
@@ -265,8 +273,9 @@ class KubeClient:
         began, status = time.monotonic(), 0
         try:
             shared = self._shared_for(headers)
+            lines = shared.lines if sent.accept == JSON else shared.lines.replace(_ACCEPT_JSON, _accept(sent.accept))
             call = Call(
-                request(method, shared.server.prefix + sent.path, shared.lines, sent.body, sent.content_type),
+                request(method, shared.server.prefix + sent.path, lines, sent.body, sent.content_type),
                 sent.seconds,
                 sent.largest,
                 None if method == "GET" else self._check,
@@ -363,6 +372,7 @@ class _Request(NamedTuple):
     path: str
     body: bytes | None
     content_type: str
+    accept: str
     seconds: float
     largest: int
 

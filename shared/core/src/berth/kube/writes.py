@@ -15,7 +15,13 @@ from urllib.parse import quote
 import msgspec
 
 from berth.api.kinds import POD
-from berth.api.pod import DISRUPTION_TARGET, PREEMPTION_BY_SCHEDULER, Pod, PodCondition
+from berth.api.pod import (
+    DISRUPTION_TARGET,
+    PREEMPTION_BY_SCHEDULER,
+    ContainerExtendedResourceRequest,
+    Pod,
+    PodCondition,
+)
 from berth.api.volumes import PersistentVolume, PersistentVolumeClaim
 from berth.clock import whole_seconds
 from berth.errors import DecodeError
@@ -206,6 +212,22 @@ async def nominate(client: KubeClient, pod: Pod, node: str | None) -> Response:
     return await patch_pod_status(client, pod.metadata.namespace, pod.metadata.name, body)
 
 
+async def report_extended_claim(
+    client: KubeClient, pod: Pod, claim: str, mappings: tuple[ContainerExtendedResourceRequest, ...]
+) -> Response:
+    """Name the claim that serves the pod's extended resources; 409 if the pod has changed.
+
+    The answer holds the patched pod.
+
+    Raises:
+        ApiUnreachableError: no answer; it may have been written.
+    """
+    reported = {"resourceClaimName": claim, "requestMappings": mappings}
+    metadata = {"uid": pod.uid, "resourceVersion": pod.metadata.resource_version}
+    body = _encoder.encode({"metadata": metadata, "status": {"extendedResourceClaimStatus": reported}})
+    return await patch_pod_status(client, pod.metadata.namespace, pod.metadata.name, body)
+
+
 SELECTED_NODE: Final = "volume.kubernetes.io/selected-node"
 
 # Marks a volume whose claim was set by a controller: it is released when the claim is deleted.
@@ -252,7 +274,7 @@ async def _write(client: KubeClient, path: str, patch_of: Callable[[bytes], Patc
             return response
         patch = patch_of(response.body)
         if isinstance(patch, str):
-            return _conflict(patch)
+            return conflict(patch)
         if not patch:
             return response
         written = await client.call("PATCH", path, body=patch, content_type=MERGE_PATCH)
@@ -290,7 +312,8 @@ def _selection(claim: PersistentVolumeClaim, write: SelectNode) -> Patch | str:
     return {"metadata": {"resourceVersion": meta.resource_version, "annotations": annotations}}
 
 
-def _conflict(message: str) -> Response:
+def conflict(message: str) -> Response:
+    """A 409 of berth's own."""
     body = _encoder.encode({"kind": "Status", "reason": "Conflict", "message": message})
     return Response(status=HTTPStatus.CONFLICT, body=body)
 

@@ -96,6 +96,8 @@ class Reason(StrEnum):
     FITS = "fits"
     # Another client changed a volume or claim that the pod was to use.
     VOLUMES = "volumes"
+    # Another client changed a ResourceClaim that the pod was to use, or the pod does not fit where its devices are.
+    CLAIMS = "claims"
     # Unschedulable, because it waited where a more important pod gets the room.
     PREEMPTED = "preempted"
 

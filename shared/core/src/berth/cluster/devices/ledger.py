@@ -41,11 +41,11 @@ class DeviceLedger:
 
     def __init__(self, claims: Objects[ResourceClaim]) -> None:
         self.changes = Changes[tuple[str, str]]()
-        # The resourceVersion of the change that is applied next. A binder sets it; a LIST has one for all its objects.
-        self.version = 0
+        # The resourceVersions between which the claim was changed that is set next, as far as known; a binder sets it.
+        self.changed_between = (0, 0)
         self.conflicts = DeviceConflicts()
         self._shown: dict[str, AllocationResult] = {}
-        self._shown_at: dict[str, int] = {}
+        self._shown_at: dict[str, tuple[int, int]] = {}
         self._assumed: dict[str, _Assumed] = {}
         # By device, the claims that have it, or a share of it; a claim may have several shares.
         self._owners: dict[str, tuple[str, ...]] = {}
@@ -91,10 +91,7 @@ class DeviceLedger:
         return None if known is None else known.allocation
 
     def earlier_owner(self, uid: str) -> tuple[str, str] | None:
-        """A device of the claim's status that the watch has shown before in another claim's, and that claim's uid.
-
-        What one LIST has shown counts as earlier: its order says nothing.
-        """
+        """A device of the claim's status that another claim got first, or may have got, and that claim's uid."""
         shown = self._shown.get(uid)
         for result in (shown.devices.results if shown is not None else None) or ():
             if result.admin_access:
@@ -103,7 +100,8 @@ class DeviceLedger:
             if result.share_id is None:
                 others += self.sharers_of(result.key)
             for other in others:
-                if other != uid and self._shown_at.get(other, self.version + 1) <= self._shown_at[uid]:
+                began = self._shown_at.get(other)
+                if other != uid and began is not None and began[0] <= self._shown_at[uid][1]:
                     return result.key, other
         return None
 
@@ -148,7 +146,7 @@ class DeviceLedger:
             if assumed is not None:
                 self._count(uid, assumed, add=False)
             self._note_conflicts(uid, allocation)
-            self._shown[uid], self._shown_at[uid] = allocation, self.version
+            self._shown[uid], self._shown_at[uid] = allocation, self.changed_between
             self._count(uid, allocation, add=True)
 
     def _hide(self, uid: str) -> None:

@@ -37,6 +37,7 @@ from berth.framework.interface import (
     CreateClaim,
     DryRun,
     EnqueueExtensions,
+    FreeClaim,
     NormalizePlugin,
     PostFilterPlugin,
     PostFilterResult,
@@ -228,16 +229,23 @@ class DynamicResources(
             return PostFilterResult(message=STILL_NOT)
         return PostFilterResult(message=DELETED if freed.is_deleted else DEALLOCATED)
 
-    def claim_to_free(self, state: CycleState, pod: Pod) -> ReleaseClaim | None:
+    def may_free_claim(self, pod: Pod, snapshot: Snapshot) -> bool:
+        claims = resolved_claims(pod, snapshot)
+        if isinstance(claims, Status):
+            return False
+        if any(claim.status.allocation is not None and may_be_freed_for(claim, pod) for claim in claims):
+            return True
+        return bool(ExtendedResources.of(snapshot)) and stale_claim_of(pod, snapshot) is not None
+
+    def claim_to_free(self, state: CycleState, pod: Pod) -> FreeClaim | None:
         """The claim whose devices no node of the cycle could use, and that no other pod has reserved."""
         claims = state.find(CLAIMS)
         if claims is None:
             return None
         for claim in claims.unavailable.values():
             if claim.metadata.name != IN_MEMORY and may_be_freed_for(claim, pod):
-                return ReleaseClaim(claim=_name_of(claim), clears=True)
-        stale = claims.stale
-        return None if stale is None else ReleaseClaim(claim=_name_of(stale), clears=True, is_deleted=True)
+                return FreeClaim(claim=_name_of(claim))
+        return None if claims.stale is None else FreeClaim(claim=_name_of(claims.stale), is_deleted=True)
 
     def pre_score(self, state: CycleState, pod: Pod, nodes: Nodes) -> Status:
         """Only alternatives make a difference."""
@@ -327,18 +335,17 @@ class DynamicResources(
             found.append(CreateClaim(claim=named, allocation=given[claim.metadata.uid], mappings=mappings))
         return tuple(found)
 
-    def releases(self, state: CycleState, pod: Pod, node: str) -> tuple[ReleaseClaim, ...]:
+    def releases(self, state: CycleState, pod: Pod, node: str, *, sent: bool) -> tuple[ReleaseClaim, ...]:
         """An allocation that was idle before stays so."""
         reserved = state.find(RESERVED)
         if reserved is None:
             return ()
-        claims = (*(claim for claim, _ in reserved.given), *reserved.shared)
         found = [
             ReleaseClaim(claim=_name_of(claim), clears=reserved.is_made_for(claim.metadata.uid, pod))
-            for claim in claims
-            if claim.metadata.name != IN_MEMORY
+            for claim in (*(claim for claim, _ in reserved.given), *reserved.shared)
+            if claim.metadata.name != IN_MEMORY and (sent or is_reserved_for(claim, pod))
         ]
-        if reserved.extended is not None:
+        if reserved.extended is not None and sent:
             name = ClaimName(namespace=pod.metadata.namespace, name=extended_claim_name(pod), uid="")
             found.append(ReleaseClaim(claim=name, clears=True, is_deleted=True))
         return tuple(found)

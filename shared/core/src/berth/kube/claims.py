@@ -1,0 +1,242 @@
+"""Writes of ResourceClaims (resource.k8s.io/v1). The answer of a success holds the claim, but for a deletion.
+
+A claim's opaque parameters are stored as they were sent, and printed in another form. If the two differ, the API server
+takes a JSON patch for a change of them, and refuses it: "field is immutable" (422). Then the object is read and written
+as protobuf, with the new fields appended; repeated occurrences of a message are merged. An allocation can always be set
+and cleared by a patch.
+
+Every function raises ApiUnreachableError without an answer: the write may be carried out, now or later.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from http import HTTPStatus
+from typing import Any, Final
+from urllib.parse import quote
+
+import msgspec
+
+from berth.api.devices import FINALIZER, AllocationResult, ClaimConsumer, ResourceClaim
+from berth.api.pod import Pod
+from berth.clock import whole_seconds
+from berth.kube.client import MERGE_PATCH, STRATEGIC_MERGE_PATCH, KubeClient
+from berth.kube.http1 import Response
+from berth.kube.writes import CONDITION_FENCE, conflict
+
+PROTOBUF: Final = "application/vnd.kubernetes.protobuf"
+
+_encode: Final = msgspec.json.Encoder().encode
+_decoder: Final = msgspec.json.Decoder(ResourceClaim)
+
+
+def decode_claim(body: bytes) -> ResourceClaim:
+    return _decoder.decode(body)
+
+
+def consumer(pod: Pod) -> ClaimConsumer:
+    return ClaimConsumer(resource="pods", name=pod.metadata.name, uid=pod.uid)
+
+
+async def get_claim(client: KubeClient, namespace: str, name: str) -> Response:
+    return await client.request("GET", _path(namespace, name))
+
+
+async def create_claim(client: KubeClient, claim: ResourceClaim) -> Response:
+    """Create the claim of a pod's extended resources; 409 if its name is taken."""
+    path = _path(claim.metadata.namespace, "").rstrip("/")
+    owners = [
+        {**msgspec.to_builtins(owner), "blockOwnerDeletion": True} for owner in claim.metadata.owner_references or ()
+    ]
+    metadata = {
+        "name": claim.metadata.name,
+        "annotations": claim.metadata.annotations or {},
+        "ownerReferences": owners,
+    }
+    return await client.request("POST", path, body=_encode({"metadata": metadata, "spec": claim.spec}))
+
+
+async def delete_claim(client: KubeClient, claim: ResourceClaim) -> Response:
+    """Take the finalizer off and delete the claim of a pod's extended resources."""
+    metadata = {"uid": claim.metadata.uid, "$deleteFromPrimitiveList/finalizers": [FINALIZER]}
+    path = _path(claim.metadata.namespace, claim.metadata.name)
+    body = _encode({"metadata": metadata})
+    response = await client.request("PATCH", path, body=body, content_type=STRATEGIC_MERGE_PATCH)
+    if not response.succeeded:
+        return response
+    options = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": claim.metadata.uid}}
+    return await client.request("DELETE", path, body=_encode(options))
+
+
+async def add_finalizer(client: KubeClient, namespace: str, name: str, uid: str) -> Response:
+    """Add the finalizer without which the controller does not free the claim; 409 if another claim has the name.
+
+    Needs no resourceVersion: a late one changes nothing that matters.
+    """
+    body = _encode({"metadata": {"uid": uid, "finalizers": [FINALIZER]}})
+    path = _path(namespace, name)
+    response = await client.request("PATCH", path, body=body, content_type=STRATEGIC_MERGE_PATCH)
+    if response.status != HTTPStatus.UNPROCESSABLE_ENTITY:
+        return response
+    return await _append(client, path, uid, _field(1, _field(14, FINALIZER.encode())))
+
+
+async def fence_claim(client: KubeClient, namespace: str, name: str) -> Response:
+    """Change the claim's resourceVersion, so that every earlier write that names one fails."""
+    token = uuid.uuid4().hex[:12]
+    path = _path(namespace, name)
+    body = _encode({"metadata": {"annotations": {CONDITION_FENCE: token}}})
+    response = await client.request("PATCH", path, body=body, content_type=MERGE_PATCH)
+    if response.status != HTTPStatus.UNPROCESSABLE_ENTITY:
+        return response
+    annotation = _field(1, CONDITION_FENCE.encode()) + _field(2, token.encode())
+    return await _append(client, path, "", _field(1, _field(12, annotation)))
+
+
+async def allocate(
+    client: KubeClient, claim: ResourceClaim, allocation: AllocationResult, pod: Pod, time: datetime
+) -> Response:
+    """Write the allocation and the pod's reservation; 409 if the claim has changed."""
+    timed = msgspec.structs.replace(allocation, allocation_timestamp=whole_seconds(time))
+    return await _patch_status(client, claim, {"allocation": timed, "reservedFor": [consumer(pod)]})
+
+
+async def clear(client: KubeClient, claim: ResourceClaim) -> Response:
+    """Clear allocation and reservations; 409 if the claim has changed."""
+    return await _patch_status(client, claim, {"allocation": None, "reservedFor": None, "devices": None})
+
+
+async def reserve(client: KubeClient, claim: ResourceClaim, pod: Pod) -> Response:
+    """Add the pod's reservation to an allocated claim; 409 if the claim has changed."""
+    users = [*(claim.status.reserved_for or ()), consumer(pod)]
+    response = await _patch_status(client, claim, {"reservedFor": users})
+    if response.status != HTTPStatus.UNPROCESSABLE_ENTITY:
+        return response
+    user = _field(3, b"pods") + _field(4, pod.metadata.name.encode()) + _field(5, pod.uid.encode())
+    return await _append(client, _status_path(claim), claim.metadata.uid, _field(3, _field(2, user)), claim)
+
+
+async def unreserve(client: KubeClient, claim: ResourceClaim, uid: str) -> Response:
+    """Remove a pod's reservation and keep the allocation; 409 if the claim has changed."""
+    users = [each for each in claim.status.reserved_for or () if each.uid != uid]
+    response = await _patch_status(client, claim, {"reservedFor": users or None})
+    if response.status != HTTPStatus.UNPROCESSABLE_ENTITY:
+        return response
+    return await _change(
+        client, _status_path(claim), claim.metadata.uid, lambda raw: _without_user(raw, uid.encode()), claim
+    )
+
+
+async def _patch_status(client: KubeClient, claim: ResourceClaim, status: dict[str, Any]) -> Response:
+    metadata = {"uid": claim.metadata.uid, "resourceVersion": claim.metadata.resource_version}
+    body = _as_printed(_encode({"metadata": metadata, "status": status}))
+    return await client.request("PATCH", _status_path(claim), body=body, content_type=MERGE_PATCH)
+
+
+def _as_printed(body: bytes) -> bytes:
+    """The bytes as Go prints them, so that other clients can patch the claim by JSON later.
+
+    These characters appear in strings only.
+    """
+    for character in "<>&\u2028\u2029":
+        body = body.replace(character.encode(), f"\\u{ord(character):04x}".encode())
+    return body
+
+
+def _path(namespace: str, name: str) -> str:
+    return f"/apis/resource.k8s.io/v1/namespaces/{quote(namespace, safe='')}/resourceclaims/{quote(name, safe='')}"
+
+
+def _status_path(claim: ResourceClaim) -> str:
+    return f"{_path(claim.metadata.namespace, claim.metadata.name)}/status"
+
+
+# Protobuf: an object is the magic and runtime.Unknown, whose field 2 has the object's own fields.
+
+_MAGIC: Final = b"k8s\0"
+_METADATA: Final = 1
+_UID: Final = 5  # of the metadata
+_VERSION: Final = 6
+_STATUS: Final = 3
+_USERS: Final = 2  # of the status
+_USERS_UID: Final = 5
+_FIXED: Final = {1: 8, 5: 4}  # bytes of a value by wire type
+
+
+async def _append(
+    client: KubeClient, path: str, uid: str, fields: bytes, claim: ResourceClaim | None = None
+) -> Response:
+    return await _change(client, path, uid, lambda raw: raw + fields, claim)
+
+
+async def _change(
+    client: KubeClient, path: str, uid: str, change: Callable[[bytes], bytes], claim: ResourceClaim | None
+) -> Response:
+    """Read and write the object as protobuf; 409 if it is not the one of this uid, or no more as ``claim`` shows it."""
+    response = await client.request("GET", path.removesuffix("/status"), accept=PROTOBUF)
+    if not response.succeeded:
+        return response
+    envelope = response.body.removeprefix(_MAGIC)
+    raw = next(value for number, value, _ in _entries(envelope) if number == 2)
+    metadata = {
+        number: value for part, fields, _ in _entries(raw) if part == _METADATA for number, value, _ in _entries(fields)
+    }
+    if uid and metadata.get(_UID) != uid.encode():
+        return conflict("another resource claim has its name")
+    if claim is not None and metadata.get(_VERSION) != claim.metadata.resource_version.encode():
+        return conflict("the resource claim has changed")
+    parts = [_field(2, change(raw)) if number == 2 else entry for number, _, entry in _entries(envelope)]
+    return await client.request("PUT", path, body=_MAGIC + b"".join(parts), content_type=PROTOBUF)
+
+
+def _without_user(raw: bytes, uid: bytes) -> bytes:
+    def is_users(number: int, value: bytes) -> bool:
+        return number == _USERS and any(n == _USERS_UID and each == uid for n, each, _ in _entries(value))
+
+    def without(status: bytes) -> bytes:
+        return b"".join(entry for number, value, entry in _entries(status) if not is_users(number, value))
+
+    entries = _entries(raw)
+    return b"".join(_field(_STATUS, without(value)) if number == _STATUS else entry for number, value, entry in entries)
+
+
+def _field(number: int, value: bytes) -> bytes:
+    return _varint(number << 3 | 2) + _varint(len(value)) + value
+
+
+def _varint(value: int) -> bytes:
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def _entries(data: bytes) -> Iterator[tuple[int, bytes, bytes]]:
+    """The fields of a message: number, value, and the whole entry."""
+    at = 0
+    while at < len(data):
+        begin = at
+        key, at = _read_varint(data, at)
+        wire = key & 7
+        if wire == 0:
+            length = _read_varint(data, at)[1] - at
+        elif wire == 2:
+            length, at = _read_varint(data, at)
+        else:
+            length = _FIXED[wire]
+        yield key >> 3, data[at : at + length], data[begin : at + length]
+        at += length
+
+
+def _read_varint(data: Sequence[int], at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            return value, at
