@@ -208,7 +208,7 @@ class DynamicResources(
                     ]
                 codes[mask] = np.where(found == FITS, 0, found - FITS - 1 + first)
         if claims.allocated:
-            rejected = self._unavailable(claims, nodes)
+            rejected = self._unavailable(claims, pod, nodes)
             if rejected.any():
                 statuses.append(Status.unresolvable(NOT_AVAILABLE))
                 codes[rejected & (codes == 0)] = len(statuses) - 1
@@ -417,14 +417,16 @@ class DynamicResources(
             to_allocate = (*to_allocate, _extended(claims, pod, served).claim)
         return (claims.allocator.answers(to_allocate) if to_allocate else None), to_allocate
 
-    def _unavailable(self, claims: PodClaims, nodes: Nodes) -> Mask:
+    def _unavailable(self, claims: PodClaims, pod: Pod, nodes: Nodes) -> Mask:
         rejected: Mask = np.zeros(len(nodes), dtype=np.bool_)
         now = nodes.snapshot.live.now
         for claim, allocation, terms in claims.allocated:
             binding, _ = binding_of(claim, allocation)
-            if binding is BindingState.FAILED or (
+            is_failed = binding is BindingState.FAILED or (
                 binding is BindingState.PENDING and is_too_late(allocation, now, self.wait_seconds)
-            ):
+            )
+            # Of a pod that is being bound, PreBind says so, because that is an error.
+            if is_failed and not claims.allocator.ledger.holds(claim.metadata.uid, pod.uid):
                 mask: Mask = np.ones(len(nodes), dtype=np.bool_)
             elif terms is None:
                 continue
