@@ -50,12 +50,15 @@ class World(Bench):
 
     def add_devices(self, **devices: int) -> None:
         for node, count in devices.items():
-            spec = {"driver": DRIVER, "nodeName": node, "pool": {"name": node, "generation": 1, "resourceSliceCount": 1}}
-            spec["devices"] = [{"name": f"gpu-{i}"} for i in range(count)]
-            made = msgspec.convert({"metadata": {"name": node, "resourceVersion": "2"}, "spec": spec}, ResourceSlice)
-            self.observe(Upserted(kind=RESOURCE_SLICE.name, object=made))
+            self.show_slice(node, [{"name": f"gpu-{i}"} for i in range(count)])
         made = msgspec.convert({"metadata": {"name": "gpu", "resourceVersion": "2"}}, DeviceClass)
         self.observe(Upserted(kind=DEVICE_CLASS.name, object=made))
+
+    def show_slice(self, node: str, devices: list[Any]) -> None:
+        pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
+        spec = {"driver": DRIVER, "nodeName": node, "pool": pool, "devices": devices}
+        made = msgspec.convert({"metadata": {"name": node, "resourceVersion": "2"}, "spec": spec}, ResourceSlice)
+        self.observe(Upserted(kind=RESOURCE_SLICE.name, object=made))
 
     def show_claim(self, claim: ResourceClaim) -> list[Any]:
         self.observe(Upserted(kind=RESOURCE_CLAIM.name, object=claim))
@@ -335,19 +338,15 @@ def test_a_claim_that_is_reserved_for_another_pod_is_not_freed(world):
 
 
 def conditional(world: World) -> None:
-    spec = {"driver": DRIVER, "nodeName": "n3", "pool": {"name": "n3", "generation": 1, "resourceSliceCount": 1}}
     device = {"name": "nic", "bindingConditions": ["ready"], "bindingFailureConditions": ["broken"]}
-    body = {"metadata": {"name": "n3", "resourceVersion": "3"}, "spec": {**spec, "devices": [device]}}
-    world.observe(Upserted(kind=RESOURCE_SLICE.name, object=msgspec.convert(body, ResourceSlice)))
+    world.show_slice("n3", [device])
 
 
 def condition(kind: str, version: int, allocation: AllocationResult, pod: Pod) -> ResourceClaim:
     users = [{"resource": "pods", "name": pod.metadata.name, "uid": pod.uid}]
     conditions = [{"type": kind, "status": "True", "reason": "R", "message": "M"}] if kind else []
     device = {"driver": DRIVER, "pool": "n3", "device": "nic", "conditions": conditions}
-    return claim_of(
-        "a", version, allocation=msgspec.to_builtins(allocation), reservedFor=users, devices=[device]
-    )
+    return claim_of("a", version, allocation=msgspec.to_builtins(allocation), reservedFor=users, devices=[device])
 
 
 @pytest.mark.parametrize(
