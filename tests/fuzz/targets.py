@@ -27,6 +27,7 @@ from berth.api.config.configuration import ExtenderConfiguration
 from berth.api.config.load import ConfigurationError, load
 from berth.api.config.presets import DEFAULT
 from berth.api.config.yamlreader import check_yaml, yaml_values
+from berth.api.devices import AllocationResult
 from berth.api.kinds import NODE as NODES
 from berth.api.kinds import POD as PODS
 from berth.api.node import Node
@@ -410,6 +411,7 @@ REPORT = {
     "profile": "berth",
     "candidates": [Candidate(node="n1", total=9, scores={"Fit": 9})],
     "weights": {"Fit": 1},
+    "devices": {"c": AllocationResult()},
 }
 _POD = msgspec.convert(POD, Pod, strict=False)
 

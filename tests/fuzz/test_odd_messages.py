@@ -41,7 +41,18 @@ from berth_cli.services import Statistics, activity, attention, missing, queue_l
 from berth_metrics_collector.nodenames import MirroredNodes
 from berth_metrics_collector.samplestore import SampleStore
 from fuzz.fields import MISSING, NUMBERS, TEXTS, Odd, at, odd_values, struct_fields, with_value
-from fuzz.ordinary import HONEST_NODES, NAMESPACE, Body, asking_for_the_slot, cluster, metadata, node, plain_pod, pod
+from fuzz.ordinary import (
+    HONEST_NODES,
+    NAMESPACE,
+    Body,
+    allocated_claim,
+    asking_for_the_slot,
+    cluster,
+    metadata,
+    node,
+    plain_pod,
+    pod,
+)
 from fuzz.test_whole_cycle import EVERY, batched, check_guards, check_people
 from fuzz.wholecycle import EPOCH, WholeCycle
 from harness.plugins.long_runs import IS_LONG
@@ -97,6 +108,7 @@ def _report(name: str) -> Body:
         "rejections": [rejection],
         "blockers": ["NodeName"],
         "preemption": {"node": HONEST_NODES[0], "victims": [victim], "violations": 1},
+        "devices": {"uid-claim": allocated_claim(name)["status"]["allocation"]},
         "message": "0/5 nodes are available",
     }
 

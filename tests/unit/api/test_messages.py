@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from berth.api.devices import AllocationResult
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod, PodSpec
 from berth.errors import DecodeError
@@ -225,6 +226,8 @@ REPORTED = [
     {"preemption": Preemption(node=LONG)},
     {"preemption": evicting(4097)},
     {"preemption": evicting(1, name=LONG)},
+    {"devices": {LONG: AllocationResult()}},
+    {"devices": {f"uid-{number}": AllocationResult() for number in range(129)}},
 ]
 
 

@@ -121,6 +121,7 @@ def test_a_claim_is_written_seen_and_then_the_pod_is_bound(world):
     assert (world.posts, world.outcomes) == ([("web", "n1")], [])
     world.answer(pod, 201)
     assert world.outcomes == ["bound"]
+    assert [*world.decisions[-1].devices] == ["uid-a"]
     assert world.owners("n1/gpu-0") == ("uid-a",)
     assert world.cache.devices.assumed("uid-a") is None
 

@@ -77,7 +77,7 @@ def test_decision_carries_all_that_the_ranking_reported(bench):
         "weights": {"NodePorts": 2},
     }
     message = ranked(pod, "n1", **report)
-    decided_otherwise = {"schema", "config", "message", "preemption", "asked_at"}  # by the binder, by NATS
+    decided_otherwise = {"schema", "config", "message", "preemption", "devices", "asked_at"}  # by the binder, by NATS
     reported = set(AttemptReport.__struct_fields__) - decided_otherwise
     assert reported == {*report, "attempt", "profile", "candidates"}, "a new field: give it a value in this test"
     bench.take(message)

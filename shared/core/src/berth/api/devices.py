@@ -161,6 +161,10 @@ class AllocationResult(Trimmed, frozen=True, kw_only=True):
     allocation_timestamp: str | None = None
 
 
+# By the uid of the claim.
+Allocations = dict[str, AllocationResult]
+
+
 class ClaimConsumer(Trimmed, frozen=True, kw_only=True):
     """A user of the claim; schedulers reserve claims for pods."""
 

@@ -202,6 +202,7 @@ def _smaller_rankings(message: Ranked) -> Iterator[Ranked]:
         rejections=[],
         blockers=[],
         preemption=None,
+        devices={},
         message="",
         proposals_counted=False,
         behind=False,
@@ -234,7 +235,9 @@ def _unexplained(message: R, count: int) -> R:
     candidates = [msgspec.structs.replace(each, scores={}, details={}) for each in message.candidates[:count]]
     rejections = [msgspec.structs.replace(each, examples=[]) for each in message.rejections]
     text = message.message[:REASON_CHARACTERS]
-    return msgspec.structs.replace(message, candidates=candidates, weights={}, rejections=rejections, message=text)
+    return msgspec.structs.replace(
+        message, candidates=candidates, weights={}, rejections=rejections, devices={}, message=text
+    )
 
 
 def _shorter_letters(letter: DeadLetter) -> Iterator[DeadLetter]:

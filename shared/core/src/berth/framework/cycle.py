@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from berth.api.devices import Allocations
 from berth.api.pod import Pod
 from berth.api.podlimits import refusal
 from berth.cluster.nodes import Nodes, info_of_row, node_info
@@ -65,6 +66,7 @@ class Ranking(msgspec.Struct, frozen=True, kw_only=True):
     nomination: Nomination | None = None
     clears_nomination: bool = False
     only: frozenset[str] | None = None  # the only nodes that can be feasible, by PreFilter; None for all
+    devices: Allocations = {}  # that the pod would get on the first candidate
 
 
 @dataclass(slots=True)
@@ -302,8 +304,10 @@ def _rank(cycle: _Cycle, attempt: Attempt) -> Ranking:
         return _none_feasible(cycle, diagnosis, diagnosis.message(), cached.columns)
     nominated = _nominated(cycle, feasible)
     nodes, evaluated = _found(cycle, feasible, count) if nominated is None else (nominated, 1)
+    candidates = _candidates(cycle, nodes, attempt)
     return Ranking(
-        candidates=_candidates(cycle, nodes, attempt),
+        candidates=candidates,
+        devices=_devices(cycle, candidates[0].node),
         evaluated=evaluated,
         feasible=nodes.size,
         nodes=snapshot.node_count,
@@ -365,6 +369,14 @@ def _candidates(cycle: _Cycle, nodes: Nodes, attempt: Attempt) -> tuple[Candidat
         for row, total, pods, loss in found[len(explained) :]
     ]
     return tuple(_with_also(cycle, candidates, nodes, scored) if cycle.options.also else candidates)
+
+
+def _devices(cycle: _Cycle, node: str) -> Allocations:
+    found: Allocations = {}
+    for plugin in cycle.profile.allocating:
+        if plugin.name not in cycle.found.skipped and (info := node_info(cycle.snapshot, node)) is not None:
+            found |= call(plugin, "Allocations", plugin.allocations, dict, cycle.found.state, cycle.pod, info)
+    return found
 
 
 def _with_also(cycle: _Cycle, candidates: list[Candidate], nodes: Nodes, scored: Scored) -> list[Candidate]:

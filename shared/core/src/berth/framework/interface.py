@@ -41,7 +41,7 @@ from typing import Any, ClassVar, Final, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from berth.api.devices import AllocationResult, ResourceClaim
+from berth.api.devices import AllocationResult, Allocations, ResourceClaim
 from berth.api.pod import ContainerExtendedResourceRequest, Pod
 from berth.cluster.nodes import Mask, NodeInfo, Nodes, NodesWithAnother, RejectedNodes, RemovedPods, RowIndex
 from berth.cluster.pods import PlacedPod, Trait
@@ -218,6 +218,18 @@ class VectorFilterPlugin(FilterPlugin):
     @abstractmethod
     def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
         """One verdict per node, in the order of ``nodes``; called for all rows, or for changed ones."""
+
+
+class AllocatingPlugin(FilterPlugin):
+    """A Filter that gives devices to the pod, which other scorers must know as soon as they know the pod's node."""
+
+    @abstractmethod
+    def allocations(self, state: CycleState, pod: Pod, node: NodeInfo) -> Allocations:
+        """The devices that the pod would get on a feasible node; called for the best one."""
+
+    @abstractmethod
+    def reserved(self, state: CycleState) -> Allocations:
+        """The devices that Reserve has given the pod, by the binder's own search."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

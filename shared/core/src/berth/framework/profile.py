@@ -31,6 +31,7 @@ from berth.framework.events import EventHint
 from berth.framework.extending import EXTENDER, binds, is_interested
 from berth.framework.interface import (
     MAX_SCORE,
+    AllocatingPlugin,
     BindPlugin,
     CallTimer,
     EnqueueExtensions,
@@ -134,6 +135,7 @@ RUNS_IN: Final[Mapping[type[Plugin], tuple[ServiceName, ...]]] = {
     FilterPlugin: (ServiceName.SCORER, ServiceName.BINDER),
     PostFilterPlugin: (ServiceName.SCORER, ServiceName.BINDER),
     RemedyPlugin: (),  # people's commands
+    AllocatingPlugin: (ServiceName.SCORER, ServiceName.BINDER),
     PreScorePlugin: (ServiceName.SCORER,),
     ScorePlugin: (ServiceName.SCORER,),
     NormalizePlugin: (ServiceName.SCORER,),
@@ -191,6 +193,7 @@ class Profile:
     # The score plugins whose score another pod on a node may change.
     scores_that_read_pods: tuple[WeightedScore, ...] = field(init=False)
     weights: dict[str, int] = field(init=False)
+    allocating: tuple[AllocatingPlugin, ...] = field(init=False)
     # The score plugins that add a line to the best nodes.
     explaining: tuple[ExplainingPlugin, ...] = field(init=False)
     # The score plugin that keeps pods of a kind apart, if its weight outweighs all other scores together. Then a node
@@ -224,6 +227,7 @@ class Profile:
     def _find_local_plugins(self) -> None:
         self.local_pre_filters = tuple(plugin for plugin in self.pre_filters if plugin.is_row_local)
         self.local_filters = tuple(plugin for plugin in self.filters if plugin.is_row_local)
+        self.allocating = tuple(plugin for plugin in self.filters if isinstance(plugin, AllocatingPlugin))
         self.local_pre_scores = tuple(plugin for plugin in self.pre_scores if plugin.is_row_local)
         self.local_scores = tuple(score for score in self.scores if score.plugin.is_row_local)
         self.scores_that_read_pods = tuple(

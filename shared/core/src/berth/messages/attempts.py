@@ -18,6 +18,7 @@ from typing import Annotated, Final, TypeVar
 
 import msgspec
 
+from berth.api.devices import AllocationResult, Allocations
 from berth.api.meta import NAME_CHARACTERS, Int64, Name, ObjectMeta
 from berth.api.pod import Pod
 from berth.decoding import MAX_DIGITS, decode_json
@@ -37,9 +38,13 @@ MESSAGE_CHARACTERS: Final = 8192
 MOST_PLUGINS: Final = 256
 MOST_REJECTIONS: Final = 4096
 MOST_VICTIMS: Final = 4096  # more pods than a node has
+# Claims and devices of one pod. Of a pod with more, other scorers learn the devices from the claims.
+MOST_CLAIMS: Final = 128
+MOST_RESULTS: Final = 512
 
 Sentence = Annotated[str, msgspec.Meta(max_length=SENTENCE_CHARACTERS)]
 Text = Annotated[str, msgspec.Meta(max_length=MESSAGE_CHARACTERS)]
+ClaimedDevices = Annotated[dict[Name, AllocationResult], msgspec.Meta(max_length=MOST_CLAIMS)]
 # A number of pods, nodes or attempts. Bounded, so that differences and sums of such numbers can be decoded as well.
 Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
 AttemptText = Annotated[str, msgspec.Meta(max_length=NAME_CHARACTERS + 2 * (MAX_DIGITS + 1))]  # the uid and two numbers
@@ -230,7 +235,8 @@ class AttemptReport(Message, frozen=True, kw_only=True):
     NATS stored PENDING. ``evaluated`` is the number of tried nodes of the scorer's ``nodes``: fewer if
     percentageOfNodesToScore was reached, and one if the pod's nominated node, which is tried first, passed
     (``nominated_first``). ``nodes`` is ``None`` if ranking failed. ``weights`` are those by which the candidates'
-    ``scores`` were multiplied.
+    ``scores`` were multiplied. ``devices``: by claim, the devices that the pod would get on the first candidate, or
+    in a Decision got on its node.
     """
 
     attempt: AttemptText
@@ -249,6 +255,7 @@ class AttemptReport(Message, frozen=True, kw_only=True):
     rejections: Annotated[list[Rejection], msgspec.Meta(max_length=MOST_REJECTIONS)] = []
     blockers: Annotated[list[Name], msgspec.Meta(max_length=MOST_PLUGINS)] = []
     preemption: Preemption | None = None
+    devices: ClaimedDevices = {}
     message: Text = ""
 
 
@@ -328,6 +335,8 @@ def within_bounds(report: R) -> R:
         changes["preemption"] = None  # With fewer victims the binder would find that others are needed.
     if not _are_within_bounds(report.candidates):
         changes["candidates"] = [_bounded_candidate(each) for each in report.candidates]
+    if report.devices and not _are_few(report.devices):
+        changes["devices"] = {}
     if not _are_names(report.weights):
         changes["weights"] = {name: report.weights[name] for name in _bounded_names(report.weights)}
     return msgspec.structs.replace(report, **changes) if changes else report
@@ -368,6 +377,14 @@ def _bounded_candidate(given: Candidate) -> Candidate:
     return msgspec.structs.replace(given, scores={name: given.scores[name] for name in named}, details=details)
 
 
+def _are_few(devices: Allocations) -> bool:
+    return len(devices) <= MOST_CLAIMS and sum(map(_results_of, devices.values())) <= MOST_RESULTS
+
+
+def _results_of(allocation: AllocationResult) -> int:
+    return len(allocation.devices.results or ())
+
+
 class RankedNode(msgspec.Struct, frozen=True):
     """The name of a candidate; the rest of it is not decoded."""
 
@@ -384,6 +401,7 @@ class RankedSummary(Message, frozen=True, kw_only=True):
     pod: Pod
     candidates: Annotated[list[RankedNode], msgspec.Meta(max_length=256)] = []
     preemption: Preemption | None = None
+    devices: ClaimedDevices = {}
     proposals_counted: bool = False
 
 
@@ -406,6 +424,7 @@ class DecisionSummary(Message, frozen=True, kw_only=True):
     ranked_at: Time | None = None
     positions: Positions = Positions()
     blockers: Annotated[list[Name], msgspec.Meta(max_length=MOST_PLUGINS)] = []
+    devices: ClaimedDevices = {}
     resource_versions: Annotated[dict[Name, Name], msgspec.Meta(max_length=256)] = {}
 
 

@@ -162,7 +162,7 @@ class Ranker:
         A fit after evictions succeeds too. If it does not fit without proposals either, add the plugins that reject it
         then, so that their events requeue it too.
         """
-        if not _is_rejected(ranking) or not any(rejection.resolvable for rejection in ranking.rejections):
+        if not _is_rejected(ranking) or not self._may_be_due_to_proposals(pending, ranking, view):
             return ranking, False
         if not any(view.proposals.uncertain()) and not len(view.proposals.nominations):
             return ranking, False
@@ -174,6 +174,13 @@ class Ranker:
             return ranking, True
         rejecting = {*ranking.unschedulable_plugins, *without.unschedulable_plugins}
         return msgspec.structs.replace(ranking, unschedulable_plugins=tuple(sorted(rejecting))), False
+
+    def _may_be_due_to_proposals(self, pending: Pending, ranking: Ranking, view: View) -> bool:
+        if any(rejection.resolvable for rejection in ranking.rejections):
+            return True
+        # No eviction frees devices, so their rejections are not resolvable.
+        giving = {plugin.name for plugin in self.profiles[pending.profile].allocating}
+        return not giving.isdisjoint(ranking.unschedulable_plugins) and view.proposals.have_devices()
 
     def _rank_without_proposals(
         self,
@@ -215,6 +222,7 @@ class Ranker:
             nodes=ranking.nodes,
             nominated_first=ranking.nominated_first,
             candidates=list(ranking.candidates),
+            devices=ranking.devices,
             weights=self.profiles[pending.profile].weights if ranking.candidates else {},
             rejections=list(ranking.rejections),
             blockers=list(ranking.unschedulable_plugins),

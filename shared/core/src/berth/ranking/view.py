@@ -10,15 +10,17 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
 import msgspec
 
+from berth.api.devices import Allocations
 from berth.api.pod import Pod
 from berth.bus.interface import Entry, StoredMessage
 from berth.cluster.buckets import KindComplete, MirroredSnapshot, PodNominated, PodPlaced, PodRemoved
+from berth.cluster.devices.ledger import DeviceLedger
 from berth.cluster.snapshot import Snapshot
 from berth.decoding import decoding
 from berth.errors import DecodeError
@@ -65,6 +67,7 @@ class Proposal:
     attempt: Attempt
     node: str
     expires: float  # monotonic seconds; ignored once bound
+    devices: Allocations = field(default_factory=dict)  # by claim, as far as this pod's ranking allocates it
     bound_at: datetime | None = None  # time of the ``bound`` Decision in NATS
     # The binder holds room for the pod while it waits. Like a bound pod's, its end is an event that requeues others.
     is_held: bool = False
@@ -84,6 +87,7 @@ class Proposals:
 
     def __init__(self, snapshot: Snapshot, *, lifetime: timedelta = LIFETIME) -> None:
         self._snapshot = snapshot
+        self._ledger = DeviceLedger.of(snapshot)
         self._lifetime = lifetime.total_seconds()
         self.nominations = NominationProposals(snapshot, self._lifetime)
         self._by_uid: dict[str, Proposal] = {}
@@ -125,7 +129,7 @@ class Proposals:
         self._end(attempt.uid)
         if not message.candidates or attempt.uid in self._mirrored:
             return
-        self._add(message.pod, attempt, message.candidates[0].node, now)
+        self._add(message, attempt, now)
         self._apply_earlier_decision(attempt, now)
 
     def decided(self, decision: DecisionSummary, stored_at: datetime, now: float) -> None:
@@ -139,7 +143,9 @@ class Proposals:
         """The mirror shows the pod bound: the Snapshot counts it from there."""
         self.nominations.bound(uid)
         self._mirrored.add(uid)
-        self._by_uid.pop(uid, None)
+        proposal = self._by_uid.pop(uid, None)
+        if proposal is not None and proposal.devices:
+            self._forget_devices(proposal)
 
     def unmirrored(self, uid: str, removed_at: datetime) -> None:
         """The mirror removed the pod or its nomination. An open proposal still counts.
@@ -161,7 +167,7 @@ class Proposals:
         if proposal.bound_at is not None:
             self._end(uid)
         else:
-            self._snapshot.place(proposal.pod, proposal.node)
+            self.count(proposal)
 
     def complete_up_to(self, watermark: datetime) -> None:
         """End bound proposals that the mirror, complete up to this time, does not show."""
@@ -200,6 +206,10 @@ class Proposals:
         """Proposals that may end without an event: all but held ones."""
         return (proposal for proposal in self._by_uid.values() if not proposal.is_held)
 
+    def have_devices(self) -> bool:
+        """Whether a proposal that may end without an event holds devices."""
+        return any(proposal.devices for proposal in self.uncertain())
+
     def __iter__(self) -> Iterator[Proposal]:
         return iter(self._by_uid.values())
 
@@ -209,9 +219,31 @@ class Proposals:
         if earlier is not None and earlier.attempt.order >= attempt.order:
             self.nominations.decided(earlier.decision, earlier.attempt, now)
 
-    def _add(self, pod: Pod, attempt: Attempt, node: str, now: float) -> None:
-        self._by_uid[attempt.uid] = Proposal(pod=pod, attempt=attempt, node=node, expires=now + self._lifetime)
-        self._snapshot.place(pod, node)
+    def _add(self, message: Ranked | RankedSummary, attempt: Attempt, now: float) -> None:
+        proposal = self._by_uid[attempt.uid] = Proposal(
+            pod=message.pod,
+            attempt=attempt,
+            node=message.candidates[0].node,
+            expires=now + self._lifetime,
+            devices=message.devices,
+        )
+        self.count(proposal)
+
+    def count(self, proposal: Proposal) -> None:
+        """Count the proposal in the Snapshot."""
+        self._snapshot.place(proposal.pod, proposal.node)
+        for claim, allocation in proposal.devices.items():
+            self._ledger.assume(claim, allocation, proposal.attempt.uid)
+
+    def leave_out(self, proposal: Proposal) -> None:
+        """Exclude the proposal from the Snapshot."""
+        self._snapshot.remove_pod(proposal.attempt.uid)
+        if proposal.devices:
+            self._forget_devices(proposal)
+
+    def _forget_devices(self, proposal: Proposal) -> None:
+        for claim in proposal.devices:
+            self._ledger.forget(claim, proposal.attempt.uid)
 
     def _apply_earlier_decision(self, attempt: Attempt, now: float) -> None:
         """Apply a Decision that arrived before its RANKED."""
@@ -238,13 +270,13 @@ class Proposals:
         if proposal is None or attempt.order < proposal.attempt.order:
             return
         if decision.outcome is Outcome.BOUND:
-            self._move(proposal, decision.node)
+            self._move(proposal, decision)
             proposal.bound_at, proposal.is_held = stored_at, False
             removed_at = self._removal_of(attempt.uid)
             if removed_at is not None and removed_at > stored_at:
                 self._end(attempt.uid)
         elif decision.outcome is Outcome.WAITING:
-            self._move(proposal, decision.node)
+            self._move(proposal, decision)
             proposal.expires, proposal.is_held = now + self._lifetime, proposal.bound_at is None
         elif proposal.bound_at is None:
             self._end(attempt.uid)
@@ -257,14 +289,17 @@ class Proposals:
         decided.removed_at = removed_at or decided.removed_at
         return decided.removed_at
 
-    def _move(self, proposal: Proposal, node: str) -> None:
-        if node and node != proposal.node:
-            proposal.node = node
-            self._snapshot.place(proposal.pod, node)
+    def _move(self, proposal: Proposal, decision: DecisionSummary) -> None:
+        if not decision.node or (decision.node == proposal.node and not decision.devices):
+            return
+        self._forget_devices(proposal)
+        proposal.node, proposal.devices = decision.node, decision.devices
+        self.count(proposal)
 
     def _end(self, uid: str) -> None:
-        if self._by_uid.pop(uid, None) is not None:
-            self._snapshot.remove_pod(uid)
+        proposal = self._by_uid.pop(uid, None)
+        if proposal is not None:
+            self.leave_out(proposal)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -460,14 +495,14 @@ class View:
         """Exclude unbound proposals from the Snapshot; with ``bound``, all but held ones."""
         removed = list(self.proposals.uncertain() if bound else self.proposals.unbound())
         for proposal in removed:
-            self.snapshot.remove_pod(proposal.pod.uid)
+            self.proposals.leave_out(proposal)
         self.proposals.nominations.suspend()
         try:
             yield
         finally:
             self.proposals.nominations.resume()
             for proposal in removed:
-                self.snapshot.place(proposal.pod, proposal.node)
+                self.proposals.count(proposal)
 
     def _apply_entry(self, entry: Entry) -> str:
         self.advance_clock(entry.time)

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from berth.api.config.types import Point
-from berth.api.devices import AllocationResult, ClaimMeta, ResourceClaim
+from berth.api.devices import AllocationResult, Allocations, ClaimMeta, ResourceClaim
 from berth.api.pod import Pod
 from berth.api.resources import may_be_served
 from berth.api.selectors import NodeTerms, compile_node_selector
@@ -33,6 +33,7 @@ from berth.framework.events import Action, ClusterEvent, EventHint, Resource
 from berth.framework.interface import (
     PRE_FILTER_SKIPPED,
     SNAPSHOT,
+    AllocatingPlugin,
     ClaimName,
     CreateClaim,
     DryRun,
@@ -73,7 +74,7 @@ from berth.plugins.dynamicresources.extended import (
     stale_claim_of,
 )
 from berth.plugins.dynamicresources.requests import CLAIM, PlanError
-from berth.plugins.dynamicresources.results import allocation_of, chosen_alternative
+from berth.plugins.dynamicresources.results import allocation_of, as_proposed, chosen_alternative
 from berth.plugins.dynamicresources.search import MOST_POINTS
 from berth.plugins.factory import Args, PluginFactory, with_args
 from berth.plugins.matching import terms_mask
@@ -139,6 +140,7 @@ class Reserved:
 class DynamicResources(
     PreFilterPlugin,
     VectorFilterPlugin,
+    AllocatingPlugin,
     PostFilterPlugin,
     PreScorePlugin,
     VectorScorePlugin,
@@ -272,6 +274,21 @@ class DynamicResources(
     def normalize(self, state: CycleState, pod: Pod, scores: Scores, nodes: Nodes) -> Scores:
         most = int(scores.max(initial=0))
         return scores * 100 // most if most else scores
+
+    def allocations(self, state: CycleState, pod: Pod, node: NodeInfo) -> Allocations:
+        """Without what only drivers and the eviction of pods need."""
+        claims = state.find(CLAIMS)
+        if claims is None:
+            return {}
+        ((_, served),) = _by_served(claims, Nodes(node.snapshot, np.array([node.row], dtype=np.intp)))
+        answers, named = self._answers(claims, pod, served or frozenset())
+        return {
+            claim.metadata.uid: as_proposed(allocation) for claim, allocation in _allocated(answers, named, pod, node)
+        }
+
+    def reserved(self, state: CycleState) -> Allocations:
+        found = state.find(RESERVED)
+        return {} if found is None else {claim.metadata.uid: as_proposed(given) for claim, given in found.given}
 
     def reserve(self, state: CycleState, pod: Pod, node: str) -> Status:
         """Allocate on the node by the binder's own ledger, and assume the allocations there."""
@@ -462,11 +479,7 @@ class DynamicResources(
         shared = tuple(
             claim for claim, _, _ in claims.allocated if all(claim is not taken_over for taken_over, _ in given)
         )
-        found = None if answers is None else answers.solution(info.row)
-        if answers is not None and found is not None:
-            for i, claim in enumerate(named):
-                allocation = allocation_of(answers.plan, i, found, node=info.name, share_id=f"{pod.uid}-{i}")
-                given.append((claim, allocation))
+        given += _allocated(answers, named, pod, info)
         for claim, allocation in given:
             ledger.assume(claim.metadata.uid, allocation, pod.uid)
         return Reserved(tuple(given), shared, _extended(claims, pod, served) if served else None)
@@ -484,6 +497,18 @@ def _taken_before(claim: ResourceClaim, allocation: AllocationResult, snapshot: 
         if device is not None and any(amount > device.capacities.get(name, amount) for name, amount in used.items()):
             return result.key
     return ""
+
+
+def _allocated(
+    answers: NodeAnswers | None, claims: Sequence[ResourceClaim], pod: Pod, node: NodeInfo
+) -> list[tuple[ResourceClaim, AllocationResult]]:
+    found = None if answers is None else answers.solution(node.row)
+    if answers is None or found is None:
+        return []
+    return [
+        (claim, allocation_of(answers.plan, i, found, node=node.name, share_id=f"{pod.uid}-{i}"))
+        for i, claim in enumerate(claims)
+    ]
 
 
 def _extended(claims: PodClaims, pod: Pod, served: frozenset[str]) -> ExtendedClaim:

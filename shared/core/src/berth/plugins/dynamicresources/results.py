@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import msgspec
+
 from berth.api.devices import (
     FROM_CLAIM,
     FROM_CLASS,
@@ -39,6 +41,15 @@ def allocation_of(
         devices=DeviceAllocationResult(results=results, config=_config(plan, claim, solution) or None),
         node_selector=_node_selector(devices, node),
     )
+
+
+def as_proposed(allocation: AllocationResult) -> AllocationResult:
+    """The parts of an allocation that count before it is written."""
+    results = [
+        msgspec.structs.replace(each, tolerations=None, binding_conditions=None, binding_failure_conditions=None)
+        for each in allocation.devices.results or ()
+    ]
+    return AllocationResult(devices=DeviceAllocationResult(results=results), node_selector=allocation.node_selector)
 
 
 def _result(choice: Choice, device: PooledDevice, share_id: str) -> DeviceRequestAllocationResult:
