@@ -753,6 +753,7 @@ class BinderCore:
             config=self._config,
             candidates=attempt.candidates,
             resource_versions=self._cache.newest_resource_versions() if is_conflict else {},
+            devices=attempt.steps.devices() if attempt.steps is not None and verdict.node else {},
             repeat=repeat,
         )
 

@@ -1,7 +1,8 @@
 """The takeover by a new epoch. After it, no POST of a former epoch can land, and the watch has shown their results.
 
 In this order (docs/protocol.md, 5): delete the consumers of former epochs; fence every unbound pod that may have a POST
-in flight; wait until the own watch has reached the fences' versions; create the epoch's own consumer.
+in flight, and the claims of pods that may have a write in flight; wait until the own watches have reached the fences'
+versions; create the epoch's own consumer.
 
 After a release of the Lease with every request answered, no fence (5.4) is needed.
 """
@@ -9,18 +10,22 @@ After a release of the Lease with every request answered, no fence (5.4) is need
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from itertools import islice
-from typing import Final
+from typing import Final, TypeVar
 
-from berth.api.kinds import POD
+from berth.api.devices import ResourceClaim
+from berth.api.kinds import POD, RESOURCE_CLAIM
 from berth.api.pod import Pod, is_gone_while_unbound
 from berth.bus.interface import BusRefusedError, Session
 from berth.bus.topology import CONTROL, RANKED
+from berth.cluster.devices.extended import ExtendedResources
 from berth.decoding import version_number
 from berth.errors import DecodeError
+from berth.kube.claims import decode_claim, fence_claim
 from berth.kube.client import KubeClient
 from berth.kube.errors import ApiUnreachableError, missing_right, refusal
 from berth.kube.http1 import Response
@@ -30,10 +35,14 @@ from berth.leader.session import LeaderSession
 from berth.messages.attempts import Message, check_names, decode
 from berth.messages.subjects import Epoch, all_of
 from berth.observability.logging import get_logger
+from berth.plugins.dynamicresources.claims import names_of_claims
+from berth.plugins.dynamicresources.extended import extended_claim_name
 from berth_binder.cache import PODS, Cache
 from berth_binder.events import leaves_open
 
 log = get_logger()
+
+T = TypeVar("T")
 
 # Key of ``control``: the last epoch that has taken over on this store. Missing on a new store.
 FENCED_KEY: Final = "fence.binder"
@@ -56,6 +65,16 @@ class TakenOver:
     # Sequence of the last message that a crashed former leader left, because one of them may have crashed it; 0: none.
     left: int
     stored: int  # sequence of RANKED's last message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """What former leaders may have in flight: Bindings of ``pods``, and writes to the claims of ``with_claims``."""
+
+    pods: Sequence[Pod] = ()
+    sequence: int = 0  # of the last message of RANKED
+    with_claims: Sequence[Pod] = ()
+    is_new_store: bool = False  # whether messages about further claims may be lost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,30 +130,44 @@ class Takeover:
         """
         if self.cache.highest_fence > self.epoch:
             await self.leadership.confirm()
-        pods, left = ([], 0) if self.leadership.follows_settled else await self._pods_to_fence()
-        highest = await self._fence_all(pods or self._one_unbound())
+        left = Left() if self.leadership.follows_settled else await self._left_by_former_leaders()
+        highest = await fence_each(left.pods or self._one_unbound(), self._fence_pod)
         if highest:
             await self.informers.reached(POD, str(highest))
         else:
             await self._become_current()
+        if self.informers.serves(RESOURCE_CLAIM):
+            await self._fence_claims(left)
         self.cache.forget_former_epochs()
-        return len(pods), left
+        return len(left.pods), left.sequence
 
-    async def _pods_to_fence(self) -> tuple[list[Pod], int]:
-        in_ranked, left = await self._pods_in_ranked()
-        candidates = [*in_ranked, *await self._further_pods()]
-        return list({pod.uid: pod for pod in candidates if needs_fence(pod)}.values()), left
+    async def _left_by_former_leaders(self) -> Left:
+        named, sequence = await self._pods_in_ranked()
+        further, is_new_store = await self._further_pods()
+        newest = [self._newest(pod) for pod in named]
+        pods = {pod.uid: pod for pod in (*newest, *further) if pod is not None and needs_fence(pod)}
+        # Claims of pods that are gone too. A scorer's message may lack a name that the pod has by now.
+        with_claims = [*named, *further, *(pod for pod in newest if pod is not None)]
+        return Left(pods=[*pods.values()], sequence=sequence, with_claims=with_claims, is_new_store=is_new_store)
 
-    async def _fence_all(self, pods: Iterable[Pod]) -> int:
-        """Fence the pods, a bounded number at once. Returns the highest resourceVersion after the patches."""
-        left = iter(pods)
+    async def _fence_claims(self, left: Left) -> None:
+        """Fence the claims, and wait until the watch has shown what former leaders have written to any claim."""
+        claims = self.cache.snapshot.objects(ResourceClaim)
+        names = {name for pod in left.with_claims for name in self._claims_of(pod)}
+        if left.is_new_store:
+            await self.informers.become_current(RESOURCE_CLAIM, len(claims))
+            free = (claim.metadata for claim in claims if claim.status.allocation is None)
+            names |= {(metadata.namespace, metadata.name) for metadata in free}
+        highest = await fence_each(sorted(names), self._fence_claim)
+        if highest:
+            await self.informers.reached(RESOURCE_CLAIM, str(highest))
+        else:
+            await self.informers.become_current(RESOURCE_CLAIM, len(claims))
 
-        async def fence_next() -> int:
-            return max([await self._fence_pod(pod) for pod in left], default=0)
-
-        async with asyncio.TaskGroup() as tasks:
-            workers = [tasks.create_task(fence_next()) for _ in range(MAX_IN_FLIGHT)]
-        return max(worker.result() for worker in workers)
+    def _claims_of(self, pod: Pod) -> Iterable[tuple[str, str]]:
+        yield from names_of_claims(pod)
+        if ExtendedResources.of(self.cache.snapshot):
+            yield pod.metadata.namespace, extended_claim_name(pod)
 
     def _one_unbound(self) -> list[Pod]:
         """Any unbound pod, to be fenced for a version that the watch must reach."""
@@ -144,34 +177,31 @@ class Takeover:
         await self.informers.become_current(POD, self.cache.pod_count)
 
     async def _pods_in_ranked(self) -> tuple[list[Pod], int]:
-        """The unbound pods of RANKED messages in their newest known state, and the last message's sequence."""
-        messages = [(self._newest(each.data), each.sequence) async for each in self.session.scan(RANKED, RANKED_PODS)]
+        """The pods as RANKED names them, and the last message's sequence."""
+        messages = [(_pod_in(each.data), each.sequence) async for each in self.session.scan(RANKED, RANKED_PODS)]
         pods = [pod for pod, _ in messages if pod is not None]
         return pods, max((sequence for _, sequence in messages), default=0)
 
-    def _newest(self, data: bytes) -> Pod | None:
-        try:
-            pod = decode(data, _RankedPod).pod
-            check_names(pod.metadata)
-        except DecodeError:
-            return None  # its delivery makes it a dead letter
+    def _newest(self, pod: Pod) -> Pod | None:
+        """The pod's newest known state, if it is unbound."""
         is_bound = self.cache.bound_node(pod.uid) is not None
         shown = self.cache.pod(pod.uid)
         if is_bound or shown is not None:
             return shown
         return pod if version_number(pod.metadata.resource_version) > self.cache.reached(PODS) else None
 
-    async def _further_pods(self) -> list[Pod]:
-        """Pods outside RANKED that may have a POST in flight.
+    async def _further_pods(self) -> tuple[list[Pod], bool]:
+        """Pods outside RANKED that may have a POST in flight, and whether the store is new.
 
         These are the Bindings that this process itself has left open, and on a new store, where the old messages are
         lost, all unbound pods.
         """
         left = [assumed.pod for assumed in self.cache.assumed_pods.values() if not assumed.is_bound]
-        if await self._is_new_store():
+        is_new_store = await self._is_new_store()
+        if is_new_store:
             await self._become_current()
             left += self.cache.unbound_pods(self.schedulers)
-        return left
+        return left, is_new_store
 
     async def _is_new_store(self) -> bool:
         """Whether binders have led before, but not on this store."""
@@ -202,6 +232,23 @@ class Takeover:
         now = await get_pod(self.client, pod.metadata.namespace, pod.metadata.name)
         return 0 if now is None or now.uid != pod.uid else None
 
+    async def _fence_claim(self, name: tuple[str, str]) -> int:
+        """As ``_fence_pod``. Whichever claim has the name now: one that had it before takes no write by its uid."""
+        while True:
+            with suppress(ApiUnreachableError):
+                response = await fence_claim(self.client, *name)
+                if response.succeeded:
+                    return version_number(decode_claim(response.body).metadata.resource_version)
+                if response.status == HTTPStatus.NOT_FOUND:
+                    return 0
+                if not leaves_open(response.status) and response.status != HTTPStatus.CONFLICT:
+                    problem = refusal(f"fencing resource claim {'/'.join(name)!r}", response)
+                    if missing_right(response.failure()):
+                        raise problem
+                    log.warning("cannot fence a resource claim", claim="/".join(name), reason=str(problem))
+                    return 0
+            await asyncio.sleep(RETRY_SECONDS)
+
     def _after_rejection(self, pod: Pod, response: Response) -> int | None:
         if response.status == HTTPStatus.NOT_FOUND:
             return 0
@@ -213,6 +260,28 @@ class Takeover:
         # One pod must not block all others; its own Binding is guarded by its uid and version.
         log.warning("cannot fence a pod", pod=pod.key, reason=str(problem))
         return 0
+
+
+async def fence_each(targets: Iterable[T], fence_one: Callable[[T], Awaitable[int]]) -> int:
+    """Fence the targets, a bounded number at once. Returns the highest resourceVersion after the patches."""
+    left = iter(targets)
+
+    async def fence_next() -> int:
+        return max([await fence_one(each) for each in left], default=0)
+
+    async with asyncio.TaskGroup() as tasks:
+        workers = [tasks.create_task(fence_next()) for _ in range(MAX_IN_FLIGHT)]
+    return max(worker.result() for worker in workers)
+
+
+def _pod_in(data: bytes) -> Pod | None:
+    """The message's pod; None for a message whose delivery makes it a dead letter."""
+    try:
+        pod = decode(data, _RankedPod).pod
+        check_names(pod.metadata)
+    except DecodeError:
+        return None
+    return pod
 
 
 def needs_fence(pod: Pod) -> bool:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, TypeVar
 
+from berth.api.devices import Allocations
 from berth.api.pod import Pod, changed
 from berth.cluster.snapshot import Snapshot
 from berth.decoding import version_number
@@ -406,6 +407,14 @@ class PluginSteps:
             for plugin in self._concerned(self.profile.pre_binds)
         ]
         return tuple(release for releases in found for release in releases)
+
+    def devices(self) -> Allocations:
+        """The devices that the pod has got, by claim."""
+        found: Allocations = {}
+        if self._is_reserved:
+            for plugin in self._concerned(self.profile.allocating):
+                found |= call(plugin, "Reserve", plugin.reserved, dict, self.state)
+        return found
 
     def after_binding(self) -> None:
         for plugin in self._concerned(self.profile.reserves):

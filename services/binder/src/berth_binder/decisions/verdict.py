@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from berth.api.devices import Allocations
 from berth.api.node import Node
 from berth.api.pod import Pod, changed, is_gated, is_gone_while_unbound
 from berth.framework.interface import FreeClaim, Nomination
@@ -139,6 +140,7 @@ def decision_on(  # noqa: PLR0913 - the explanation of a verdict comes from seve
     config: str,
     candidates: list[Candidate],
     resource_versions: dict[str, str],
+    devices: Allocations,
     repeat: int,
 ) -> Decision:
     """The message of a verdict, with its explanation. ``pod`` is its newest known state."""
@@ -165,6 +167,7 @@ def decision_on(  # noqa: PLR0913 - the explanation of a verdict comes from seve
         rejections=list(verdict.rejections) or ranked.rejections,
         blockers=list(verdict.blockers) or ranked.blockers,
         preemption=verdict.preemption,
+        devices=devices,
         positions=ranked.positions,
         resource_versions=resource_versions,
         scorer=ranked.scorer,

@@ -240,6 +240,10 @@ class AllocatingPlugin(FilterPlugin):
     def allocations(self, state: CycleState, pod: Pod, node: NodeInfo) -> Allocations:
         """The devices that the pod would get on a feasible node; called for the best one."""
 
+    @abstractmethod
+    def reserved(self, state: CycleState) -> Allocations:
+        """The devices that Reserve has given the pod, by the binder's own search."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemedySentence:

@@ -136,7 +136,7 @@ RUNS_IN: Final[Mapping[type[Plugin], tuple[ServiceName, ...]]] = {
     FilterPlugin: (ServiceName.SCORER, ServiceName.BINDER),
     PostFilterPlugin: (ServiceName.SCORER, ServiceName.BINDER),
     RemedyPlugin: (),  # people's commands
-    AllocatingPlugin: (ServiceName.SCORER,),
+    AllocatingPlugin: (ServiceName.SCORER, ServiceName.BINDER),
     PreScorePlugin: (ServiceName.SCORER,),
     ScorePlugin: (ServiceName.SCORER,),
     NormalizePlugin: (ServiceName.SCORER,),

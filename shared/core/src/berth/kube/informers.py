@@ -493,6 +493,11 @@ class Informers:
         """
         await self._reflectors[kind.name].reached(resource_version)
 
+    def serves(self, kind: Kind[Any]) -> bool:
+        """Whether the kind is read, and the API server has it."""
+        reflector = self._reflectors.get(kind.name)
+        return reflector is not None and reflector.age() is not None
+
     async def become_current(self, kind: Kind[Any], size: int) -> None:
         """Wait until the kind has the API server's current state. ``size``: approximate number of objects.
 

@@ -90,6 +90,11 @@ class DeviceLedger:
         known = self._assumed.get(uid)
         return None if known is None else known.allocation
 
+    def holds(self, uid: str, pod: str) -> bool:
+        """Whether the allocation is assumed for this pod too."""
+        known = self._assumed.get(uid)
+        return known is not None and pod in known.pods
+
     def earlier_owner(self, uid: str) -> tuple[str, str] | None:
         """A device of the claim's status that another claim got first, or may have got, and that claim's uid."""
         shown = self._shown.get(uid)

@@ -25,6 +25,7 @@ from berth.api.resources import may_be_served
 from berth.api.selectors import NodeTerms, compile_node_selector
 from berth.cluster.devices.extended import ExtendedResources
 from berth.cluster.devices.ledger import DeviceLedger
+from berth.cluster.devices.pools import DevicePools
 from berth.cluster.nodes import Mask, NodeInfo, Nodes, node_info
 from berth.cluster.pods import Trait
 from berth.cluster.snapshot import Objects, Snapshot
@@ -131,11 +132,10 @@ class Reserved:
     shared: tuple[ResourceClaim, ...]
     extended: ExtendedClaim | None = None
 
-    def is_made_for(self, uid: str, pod: Pod) -> bool:
+    def is_made_for(self, claim: ResourceClaim, pod: Pod) -> bool:
         """Whether the claim's allocation was made for this pod, by this attempt or by an earlier one."""
-        return any(claim.metadata.uid == uid for claim, _ in self.given) or any(
-            claim.metadata.uid == uid and is_reserved_for(claim, pod) for claim in self.shared
-        )
+        uid = claim.metadata.uid
+        return all(each.metadata.uid != uid or is_reserved_for(each, pod) for each in self.shared)
 
 
 class DynamicResources(
@@ -212,7 +212,7 @@ class DynamicResources(
                     ]
                 codes[mask] = np.where(found == FITS, 0, found - FITS - 1 + first)
         if claims.allocated:
-            rejected = self._unavailable(claims, nodes)
+            rejected = self._unavailable(claims, pod, nodes)
             if rejected.any():
                 statuses.append(Status.unresolvable(NOT_AVAILABLE))
                 codes[rejected & (codes == 0)] = len(statuses) - 1
@@ -288,6 +288,10 @@ class DynamicResources(
             claim.metadata.uid: as_proposed(allocation) for claim, allocation in _allocated(answers, named, pod, node)
         }
 
+    def reserved(self, state: CycleState) -> Allocations:
+        found = state.find(RESERVED)
+        return {} if found is None else {claim.metadata.uid: as_proposed(given) for claim, given in found.given}
+
     def reserve(self, state: CycleState, pod: Pod, node: str) -> Status:
         """Allocate on the node by the binder's own ledger, and assume the allocations there."""
         snapshot = state.read(SNAPSHOT)
@@ -343,7 +347,7 @@ class DynamicResources(
         if reserved is None:
             return ()
         found = [
-            ReleaseClaim(claim=_name_of(claim), clears=reserved.is_made_for(claim.metadata.uid, pod))
+            ReleaseClaim(claim=_name_of(claim), clears=reserved.is_made_for(claim, pod))
             for claim in (*(claim for claim, _ in reserved.given), *reserved.shared)
             if claim.metadata.name != IN_MEMORY and (sent or is_reserved_for(claim, pod))
         ]
@@ -361,26 +365,36 @@ class DynamicResources(
         claims = resolved_claims(pod, snapshot.objects(ResourceClaim))
         if isinstance(claims, Status):
             return claims
-        ledger = DeviceLedger.of(snapshot)
-        extended = None if reserved.extended is None else stale_claim_of(pod, snapshot)
-        if reserved.extended is not None and extended is None:
-            return Status.unschedulable(f"claim for extended resources of {pod.key} got deleted in the meantime")
+        if reserved.extended is not None:
+            made = stale_claim_of(pod, snapshot)
+            if made is None:
+                return Status.unschedulable(f"claim for extended resources of {pod.key} got deleted in the meantime")
+            claims = (*claims, made)
         waits = False
-        for claim in (*claims, *(() if extended is None else (extended,))):
-            allocation = claim.status.allocation
-            if allocation is None or not is_reserved_for(claim, pod):
-                return Status.unschedulable(f"claim {claim.key} got deallocated elsewhere in the meantime")
-            if claim is extended or reserved.is_made_for(claim.metadata.uid, pod):
-                taken = ledger.earlier_owner(claim.metadata.uid)
-                if taken is not None:
-                    return Status.unschedulable(f"device {taken[0]} was given to another claim by another scheduler")
-            binding, error = binding_of(claim, allocation)
-            if binding is BindingState.FAILED:
-                return Status.error(error)
-            if binding is BindingState.PENDING and is_too_late(allocation, snapshot.live.now, self.wait_seconds):
-                return Status.error(f"device binding timeout: claim={claim.metadata.name}")
-            waits = waits or binding is BindingState.PENDING
+        for claim in claims:
+            status = self._state_of(claim, pod, snapshot, is_own=reserved.is_made_for(claim, pod))
+            if status.code is Code.WAIT:
+                waits = True
+            elif not status.is_success:
+                return status
         return Status(Code.WAIT) if waits else SUCCESS
+
+    def _state_of(self, claim: ResourceClaim, pod: Pod, snapshot: Snapshot, *, is_own: bool) -> Status:
+        """Whether a written claim can be used. ``is_own``: its allocation was made for this pod."""
+        allocation = claim.status.allocation
+        if allocation is None or not is_reserved_for(claim, pod):
+            return Status.unschedulable(f"claim {claim.key} got deallocated elsewhere in the meantime")
+        taken = _taken_before(claim, allocation, snapshot) if is_own else ""
+        if taken:
+            return Status.unschedulable(f"device {taken} was given to another claim by another scheduler")
+        binding, error = binding_of(claim, allocation)
+        if binding is BindingState.FAILED:
+            return Status.error(error)
+        if binding is BindingState.DONE:
+            return SUCCESS
+        if is_too_late(allocation, snapshot.live.now, self.wait_seconds):
+            return Status.error(f"device binding timeout: claim={claim.metadata.name}")
+        return Status(Code.WAIT)
 
     def events(self) -> Sequence[EventHint]:
         return EVENTS
@@ -432,14 +446,16 @@ class DynamicResources(
             to_allocate = (*to_allocate, _extended(claims, pod, served).claim)
         return (claims.allocator.answers(to_allocate) if to_allocate else None), to_allocate
 
-    def _unavailable(self, claims: PodClaims, nodes: Nodes) -> Mask:
+    def _unavailable(self, claims: PodClaims, pod: Pod, nodes: Nodes) -> Mask:
         rejected: Mask = np.zeros(len(nodes), dtype=np.bool_)
         now = nodes.snapshot.live.now
         for claim, allocation, terms in claims.allocated:
             binding, _ = binding_of(claim, allocation)
-            if binding is BindingState.FAILED or (
+            is_failed = binding is BindingState.FAILED or (
                 binding is BindingState.PENDING and is_too_late(allocation, now, self.wait_seconds)
-            ):
+            )
+            # Of a pod that is being bound, PreBind says so, because that is an error.
+            if is_failed and not claims.allocator.ledger.holds(claim.metadata.uid, pod.uid):
                 mask: Mask = np.ones(len(nodes), dtype=np.bool_)
             elif terms is None:
                 continue
@@ -469,6 +485,20 @@ class DynamicResources(
         for claim, allocation in given:
             ledger.assume(claim.metadata.uid, allocation, pod.uid)
         return Reserved(tuple(given), shared, _extended(claims, pod, served) if served else None)
+
+
+def _taken_before(claim: ResourceClaim, allocation: AllocationResult, snapshot: Snapshot) -> str:
+    """A device of the claim that another claim got first, or that is shared beyond its capacity; empty if none is."""
+    ledger, pools = DeviceLedger.of(snapshot), DevicePools.of(snapshot)
+    taken = ledger.earlier_owner(claim.metadata.uid)
+    if taken is not None:
+        return taken[0]
+    for result in allocation.devices.results or ():
+        device = pools.device((result.driver, result.pool), result.device) if result.share_id is not None else None
+        used = ledger.consumed(result.key)
+        if device is not None and any(amount > device.capacities.get(name, amount) for name, amount in used.items()):
+            return result.key
+    return ""
 
 
 def _allocated(
