@@ -192,7 +192,7 @@ def decide(world: DeviceWorld, step: Json, profile: Profile, plugin: DynamicReso
     """Ask about the step's pod in this state."""
     pod = msgspec.convert(step["pod"], Pod)
     decided = Decided()
-    held = plugin.held(pod, world.snapshot)
+    held = plugin.pre_enqueue_with(pod, world.snapshot.objects(ResourceClaim))
     if not held.is_success:
         decided.held = held.reasons[0]
         return decided

@@ -123,7 +123,9 @@ def test_a_pod_is_held_until_its_claims_can_be_used(entry, status, claims, text)
     if status is not None:
         statuses = [PodResourceClaimStatus(name="x", resource_claim_name=status or None)]
         pod = msgspec.structs.replace(pod, status=msgspec.structs.replace(pod.status, resource_claim_statuses=statuses))
-    held = DynamicResources(DynamicResourcesArgs()).held(pod, world_of([], *claims).snapshot)
+    held = DynamicResources(DynamicResourcesArgs()).pre_enqueue_with(
+        pod, world_of([], *claims).snapshot.objects(ResourceClaim)
+    )
     assert (held.reasons or ("",))[0] == text
 
 

@@ -13,9 +13,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
+from berth.api.devices import ResourceClaim
 from berth.api.meta import KubernetesObject
 from berth.api.pod import Pod, changed, is_gone_while_unbound
-from berth.framework.events import pod_update_actions
+from berth.cluster.snapshot import Objects
+from berth.framework.events import has_other_claims, pod_update_actions
 from berth.framework.plugincalls import PluginFailure
 from berth.framework.profile import Profile
 from berth.framework.status import SUCCESS, Status
@@ -90,6 +92,10 @@ OBJECTS_IN_A_STEP: Final = 250
 # costs 30 µs for one event or twenty, and pods published together stay together in scorer and binder (ADR 33). Filling
 # a slot that much later delays no pod.
 GATHER_SECONDS: Final = 0.02
+
+# Seconds for which a pod may lack a claim before it is published all the same: longer than the controller takes to make
+# the claims of templates, so that these pods cost no attempt.
+CLAIM_SECONDS: Final = 5.0
 
 # Seconds after a Decision bound or gone until the API is asked about a pod that the watch still shows unbound.
 WATCH_SECONDS: Final = 10.0
@@ -394,22 +400,31 @@ class WatcherCore:
         self._queue.add(queued)
         return self._enqueue(queued)
 
-    def _enqueue(self, queued: QueuedPod) -> Sequence[Effect]:
-        """Make a pod active unless a PreEnqueue plugin rejects it."""
+    def _enqueue(self, queued: QueuedPod, *, despite_claims: bool = False) -> Sequence[Effect]:
+        """Make a pod active unless a PreEnqueue plugin rejects it.
+
+        A pod that lacks a claim for some seconds becomes active despite it: PreFilter rejects it for the same reason,
+        and the binder puts the reason into a condition.
+        """
         queued.failure, status = queued.refusal, SUCCESS
         if queued.failure:
             queued.no_retry_until = self._clock.now + NO_RETRY_SECONDS
         else:
-            status = self._pre_enqueue(queued)
-        if status.is_success:
-            queued.unschedulable_plugins, queued.message = frozenset(), ""
-            return self._move(queued, Stage.ACTIVE if self._running else Stage.RECOVERING)
-        queued.unschedulable_plugins, queued.message = frozenset({status.plugin}), "; ".join(status.reasons)
-        return self._move(queued, Stage.GATED)
+            status = self._pre_enqueue(queued, None if despite_claims else self._store.claims)
+        if not status.is_success:
+            queued.unschedulable_plugins, queued.message = frozenset({status.plugin}), "; ".join(status.reasons)
+            due = self._clock.now + CLAIM_SECONDS if queued.pod.spec.resource_claims and not despite_claims else None
+            return self._move(queued, Stage.GATED, due=due)
+        queued.unschedulable_plugins, queued.message = frozenset(), ""
+        if not self._running:
+            return self._move(queued, Stage.RECOVERING)
+        if queued.pod.spec.resource_claims:
+            queued.mirror_change = self._mirror.changes  # the claims that were just shown
+        return self._activate(queued)
 
-    def _pre_enqueue(self, queued: QueuedPod) -> Status:
+    def _pre_enqueue(self, queued: QueuedPod, claims: Objects[ResourceClaim] | None) -> Status:
         try:
-            return self._plugins.pre_enqueue(queued.pod)
+            return self._plugins.pre_enqueue(queued.pod, claims)
         except PluginFailure as failure:
             queued.record_failure(failure, self._clock.now)
             return SUCCESS
@@ -422,9 +437,9 @@ class WatcherCore:
             queued.incoming_event = label_of_own_update(pod_update_actions(before, pod))
         if queued.stage is Stage.GATED:
             return self._enqueue(queued)
-        if queued.stage is Stage.IN_FLIGHT and queued.published is not None and changed(queued.published, pod):
+        if queued.stage is Stage.IN_FLIGHT and queued.published is not None and _is_other(queued.published, pod):
             return self._publish(queued)
-        if queued.stage is Stage.UNSCHEDULABLE and changed(before, pod):
+        if queued.stage is Stage.UNSCHEDULABLE and _is_other(before, pod):
             return self._try_again(queued)
         if queued.stage is Stage.BACKOFF and queued.failure:
             return self._wait_or_activate(queued, self._requeue.back_off(queued))
@@ -631,8 +646,8 @@ class WatcherCore:
             return self._attempts.look_up(queued, queued.attempt)
         if queued.stage is Stage.AWAITING_WATCH:
             return [self._read_pod(queued)]
-        if queued.failure:
-            return self._enqueue(queued)
+        if queued.failure or queued.stage is Stage.GATED:
+            return self._enqueue(queued, despite_claims=queued.stage is Stage.GATED)
         return self._wait_or_activate(queued, self._requeue.on_timer(queued, self._mirror.changes))
 
     def _on_version(self, kind: str, version: int, *, listed: bool) -> Sequence[Effect]:
@@ -671,6 +686,10 @@ class WatcherCore:
         if not self._settings.logs_stages:
             return ()
         return [note_on(queued, "pod moved", stage=stage.value, reason=queued.message)]
+
+
+def _is_other(before: Pod, now: Pod) -> bool:
+    return changed(before, now) or has_other_claims(before, now)
 
 
 def note_on(queued: QueuedPod, message: str, **fields: str) -> Note:

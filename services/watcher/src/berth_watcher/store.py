@@ -12,11 +12,13 @@ from typing import Final
 
 import msgspec
 
+from berth.api.devices import ResourceClaim
 from berth.api.kinds import NODE, PLUGIN_KINDS, WATCHED_KINDS
 from berth.api.meta import KubernetesObject
 from berth.api.node import Node
 from berth.api.pod import Pod, is_bound, is_finished, priority_of
 from berth.api.resources import PODS, pod_requests, read_amounts
+from berth.cluster.snapshot import Objects
 from berth.decoding import check_size, decode_json, structure_of, version_number
 from berth.errors import DecodeError
 from berth.framework.events import (
@@ -54,6 +56,7 @@ class ObjectStore:
         # By kind, the resourceVersion that its reflector has reached.
         self.versions: dict[str, int] = dict.fromkeys(self._objects, 0)
         self.undecodable: dict[tuple[str, str, str], Undecodable] = {}  # by kind, namespace and name
+        self.claims: Final = Objects(ResourceClaim)  # for PreEnqueue, which finds them by name
         self._rooms = NodeRooms()
 
     @property
@@ -101,6 +104,8 @@ class ObjectStore:
         old = objects.get(name)
         objects[name] = thing
         self._rooms.update(old, thing)
+        if isinstance(thing, ResourceClaim):
+            self.claims.set(name, thing)
         return ObjectChange(kind=kind, name=name, old=old, new=thing)
 
     def _remove(self, kind: str, name: str, last: KubernetesObject | None) -> list[ObjectChange]:
@@ -108,6 +113,8 @@ class ObjectStore:
         if old is None:
             return []
         self._rooms.update(old, None)
+        if isinstance(old, ResourceClaim):
+            self.claims.remove(name)
         return [ObjectChange(kind=kind, name=name, old=last or old, new=None)]
 
     def _replace(self, event: Listed[KubernetesObject]) -> list[ObjectChange]:

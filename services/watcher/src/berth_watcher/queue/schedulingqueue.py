@@ -16,7 +16,9 @@ from itertools import count
 from operator import itemgetter
 from typing import Final, NamedTuple, TypeVar
 
+from berth.api.devices import ResourceClaim
 from berth.api.pod import Pod
+from berth.cluster.snapshot import Objects
 from berth.framework.interface import Plugin, QueueSortPlugin
 from berth.framework.plugincalls import (
     ONE_TIME,
@@ -426,14 +428,14 @@ class QueuePlugins:
                 pod.record_failure(failure, self._clock.now)
         return Place(default_sort_key(pod.pod, ONE_TIME), default_sort_key(pod.pod, pod.timestamp))
 
-    def pre_enqueue(self, pod: Pod) -> Status:
-        """Run the PreEnqueue plugins until one rejects the pod.
+    def pre_enqueue(self, pod: Pod, claims: Objects[ResourceClaim] | None) -> Status:
+        """Run the PreEnqueue plugins until one rejects the pod. Without ``claims``, none rejects it for a claim.
 
         Raises:
             PluginFailure: one of them failed for this pod.
         """
         for plugin in self._profiles[pod.spec.scheduler_name].pre_enqueues_of(pod):
-            status = self.call(plugin, pod, partial(run_pre_enqueue, plugin, pod))
+            status = self.call(plugin, pod, partial(run_pre_enqueue, plugin, pod, claims))
             if not status.is_success:
                 return status
         return SUCCESS

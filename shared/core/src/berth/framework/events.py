@@ -69,6 +69,7 @@ class Action(IntFlag):
     UPDATE_POD_TOLERATIONS = auto()
     UPDATE_POD_SCHEDULING_GATES_ELIMINATED = auto()
     UPDATE_POD_TERMINATING = auto()  # it got a deletionTimestamp
+    UPDATE_POD_GENERATED_RESOURCE_CLAIM = auto()  # its status names other claims made for it
 
 
 NO_ACTION = Action(0)
@@ -160,7 +161,13 @@ def pod_update_actions(old: Pod, new: Pod) -> Action:
         | _when((old.spec.tolerations or []) != (new.spec.tolerations or []), Action.UPDATE_POD_TOLERATIONS)
         | _when(is_gated(old) and not is_gated(new), Action.UPDATE_POD_SCHEDULING_GATES_ELIMINATED)
         | _when(_begins_to_terminate(old, new), Action.UPDATE_POD_TERMINATING)
+        | _when(has_other_claims(old, new), Action.UPDATE_POD_GENERATED_RESOURCE_CLAIM)
     )
+
+
+def has_other_claims(old: Pod, new: Pod) -> bool:
+    """Whether the claims that Kubernetes' controller makes of templates differ."""
+    return old.status.resource_claim_statuses != new.status.resource_claim_statuses
 
 
 def _begins_to_terminate(old: Pod, new: Pod) -> bool:

@@ -45,7 +45,7 @@ from berth.api.devices import AllocationResult, Allocations, ResourceClaim
 from berth.api.pod import ContainerExtendedResourceRequest, Pod
 from berth.cluster.nodes import Mask, NodeInfo, Nodes, NodesWithAnother, RejectedNodes, RemovedPods, RowIndex
 from berth.cluster.pods import PlacedPod, Trait
-from berth.cluster.snapshot import Snapshot
+from berth.cluster.snapshot import Objects, Snapshot
 from berth.framework.events import EventHint
 from berth.framework.status import SKIP, SUCCESS, Code, CycleState, Diagnosis, StateKey, Status, Verdicts
 from berth.messages.livedata import LiveSource
@@ -107,8 +107,8 @@ class Plugin(ABC):
     reads_amounts: ClassVar[bool] = False
     # The plugin matters only to pods with one of these traits: for others it would return Skip, or accept every node.
     # It is not called for them from PreFilter to PreBind, except at PostFilter; at PreEnqueue only for want of
-    # SCHEDULING_GATES. None: called for every pod. A row-local plugin names traits of
-    # the spec or the nodes only.
+    # SCHEDULING_GATES, or, if it is a ClaimPreEnqueuePlugin, of RESOURCE_CLAIMS. None: called for every pod. A plugin
+    # that is row-local names traits of the spec or the nodes only.
     only_for: Trait | None = None
     limit: CallLimit | None = None  # ends a call that hangs; services set one for third-party plugins
     timing: CallTimer | None = None  # set for some cycles only, because reading the clock costs more than some calls
@@ -133,6 +133,19 @@ class PreEnqueuePlugin(Plugin):
     @abstractmethod
     def pre_enqueue(self, pod: Pod) -> Status:
         """Success, or why the pod must not be tried yet. It depends on the pod only."""
+
+
+class ClaimPreEnqueuePlugin(PreEnqueuePlugin):
+    """A PreEnqueue that depends on the pod's ResourceClaims. At PreFilter the plugin rejects the pod for the same."""
+
+    def pre_enqueue(self, pod: Pod) -> Status:
+        """Without the claims, PreFilter decides."""
+        del pod
+        return SUCCESS
+
+    @abstractmethod
+    def pre_enqueue_with(self, pod: Pod, claims: Objects[ResourceClaim]) -> Status:
+        """Called in place of ``pre_enqueue`` where the claims are known."""
 
 
 class QueueSortPlugin(Plugin):

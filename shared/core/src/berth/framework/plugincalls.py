@@ -16,14 +16,16 @@ from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 
+from berth.api.devices import ResourceClaim
 from berth.api.pod import Pod, priority_of
 from berth.cluster.nodes import NodeInfo, Nodes, NodesWithAnother, RejectedNodes, RemovedPods, RowIndex
-from berth.cluster.snapshot import Snapshot
+from berth.cluster.snapshot import Objects, Snapshot
 from berth.framework.events import EventHint, HintIndex, PodKey
 from berth.framework.interface import (
     MAX_SCORE,
     MIN_SCORE,
     CallTimer,
+    ClaimPreEnqueuePlugin,
     FilterPlugin,
     NormalizePlugin,
     Permission,
@@ -430,8 +432,12 @@ def default_sort_key(pod: Pod, since: datetime) -> SortKey:
     return _types_of(key, depth=0) or "", key
 
 
-def run_pre_enqueue(plugin: PreEnqueuePlugin, pod: Pod) -> Status:
-    return with_plugin_name(plugin, "PreEnqueue", call(plugin, "PreEnqueue", plugin.pre_enqueue, Status, pod))
+def run_pre_enqueue(plugin: PreEnqueuePlugin, pod: Pod, claims: Objects[ResourceClaim] | None = None) -> Status:
+    if claims is not None and isinstance(plugin, ClaimPreEnqueuePlugin):
+        status = call(plugin, "PreEnqueue", plugin.pre_enqueue_with, Status, pod, claims)
+    else:
+        status = call(plugin, "PreEnqueue", plugin.pre_enqueue, Status, pod)
+    return with_plugin_name(plugin, "PreEnqueue", status)
 
 
 _QUEUE_SORT: Final = "QueueSort"

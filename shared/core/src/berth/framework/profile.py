@@ -34,6 +34,7 @@ from berth.framework.interface import (
     AllocatingPlugin,
     BindPlugin,
     CallTimer,
+    ClaimPreEnqueuePlugin,
     EnqueueExtensions,
     ExplainingPlugin,
     FilterPlugin,
@@ -256,12 +257,16 @@ class Profile:
         return known
 
     def pre_enqueues_of(self, pod: Pod) -> Sequence[PreEnqueuePlugin]:
-        """The PreEnqueue plugins without those that matter to gated pods only, if the pod has no gates."""
-        return self.pre_enqueues if pod.spec.scheduling_gates else self._for_ungated
+        """The PreEnqueue plugins; for a pod without gates and claims, without those that matter to no such pod."""
+        return self.pre_enqueues if pod.spec.scheduling_gates or pod.spec.resource_claims else self._for_ordinary
 
     @cached_property
-    def _for_ungated(self) -> tuple[PreEnqueuePlugin, ...]:
-        return tuple(plugin for plugin in self.pre_enqueues if plugin.only_for != Trait.SCHEDULING_GATES)
+    def _for_ordinary(self) -> tuple[PreEnqueuePlugin, ...]:
+        return tuple(
+            plugin
+            for plugin in self.pre_enqueues
+            if plugin.only_for != Trait.SCHEDULING_GATES and not isinstance(plugin, ClaimPreEnqueuePlugin)
+        )
 
     def _may_be_left_out(self, plugin: Plugin) -> bool:
         if plugin.only_for is None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from enum import Enum
 
 from berth.api.devices import AllocationResult, DeviceClass, ResourceClaim
 from berth.api.pod import Pod, PodResourceClaim, unix_seconds
-from berth.cluster.snapshot import Snapshot
+from berth.cluster.snapshot import Objects, Snapshot
 from berth.framework.status import Status
 
 
-def resolved_claims(pod: Pod, snapshot: Snapshot) -> tuple[ResourceClaim, ...] | Status:
+def resolved_claims(pod: Pod, claims: Objects[ResourceClaim]) -> tuple[ResourceClaim, ...] | Status:
     """The pod's claims in its order, or why the pod must wait for one of them."""
     found: list[ResourceClaim] = []
     for entry in pod.spec.resource_claims or ():
@@ -20,7 +19,7 @@ def resolved_claims(pod: Pod, snapshot: Snapshot) -> tuple[ResourceClaim, ...] |
             return Status.unresolvable(f'pod "{pod.key}": ResourceClaim not created yet')
         if not name:
             continue
-        claim = snapshot.objects(ResourceClaim).named(name, pod.metadata.namespace)
+        claim = claims.named(name, pod.metadata.namespace)
         if claim is None:
             return Status.unresolvable(f'could not find ResourceClaim "{pod.metadata.namespace}/{name}"')
         if claim.metadata.deletion_timestamp is not None:
@@ -114,9 +113,7 @@ def is_too_late(allocation: AllocationResult, now: float, timeout_seconds: float
     return now > unix_seconds(allocation.allocation_timestamp) + timeout_seconds
 
 
-def names_of_claims(pod: Pod) -> Iterable[tuple[str, str]]:
+def names_of_claims(pod: Pod) -> list[tuple[str, str]]:
     """Namespace and name of each claim that the pod names, as far as they are made."""
-    for entry in pod.spec.resource_claims or ():
-        name, _ = _name_of(pod, entry)
-        if name:
-            yield pod.metadata.namespace, name
+    named = [_name_of(pod, entry)[0] for entry in pod.spec.resource_claims or ()]
+    return [(pod.metadata.namespace, name) for name in named if name]

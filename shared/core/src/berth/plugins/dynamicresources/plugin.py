@@ -28,13 +28,14 @@ from berth.cluster.devices.ledger import DeviceLedger
 from berth.cluster.devices.pools import DevicePools
 from berth.cluster.nodes import Mask, NodeInfo, Nodes, node_info
 from berth.cluster.pods import Trait
-from berth.cluster.snapshot import Snapshot
-from berth.framework.events import Action, ClusterEvent, EventHint, Resource
+from berth.cluster.snapshot import Objects, Snapshot
+from berth.framework.events import Action, ClusterEvent, EventHint, Resource, ValueIndex, Values, nothing
 from berth.framework.interface import (
     PRE_FILTER_SKIPPED,
     SNAPSHOT,
     AllocatingPlugin,
     ClaimName,
+    ClaimPreEnqueuePlugin,
     CreateClaim,
     DryRun,
     EnqueueExtensions,
@@ -138,6 +139,7 @@ class Reserved:
 
 
 class DynamicResources(
+    ClaimPreEnqueuePlugin,
     PreFilterPlugin,
     VectorFilterPlugin,
     AllocatingPlugin,
@@ -160,9 +162,9 @@ class DynamicResources(
     def __init__(self, args: DynamicResourcesArgs) -> None:
         self.wait_seconds = args.binding_timeout.total_seconds()
 
-    def held(self, pod: Pod, snapshot: Snapshot) -> Status:
-        """PreEnqueue: why the pod waits for one of its claims."""
-        found = resolved_claims(pod, snapshot)
+    def pre_enqueue_with(self, pod: Pod, claims: Objects[ResourceClaim]) -> Status:
+        """Why the pod waits for one of its claims."""
+        found = resolved_claims(pod, claims)
         return found if isinstance(found, Status) else SUCCESS
 
     def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
@@ -230,7 +232,7 @@ class DynamicResources(
         return PostFilterResult(message=DELETED if freed.is_deleted else DEALLOCATED)
 
     def may_free_claim(self, pod: Pod, snapshot: Snapshot) -> bool:
-        claims = resolved_claims(pod, snapshot)
+        claims = resolved_claims(pod, snapshot.objects(ResourceClaim))
         if isinstance(claims, Status):
             return False
         if any(claim.status.allocation is not None and may_be_freed_for(claim, pod) for claim in claims):
@@ -326,7 +328,7 @@ class DynamicResources(
         if reserved is None:
             return ()
         given = {claim.metadata.uid: allocation for claim, allocation in reserved.given}
-        claims = resolved_claims(pod, state.read(SNAPSHOT))
+        claims = resolved_claims(pod, state.read(SNAPSHOT).objects(ResourceClaim))
         found: list[Write] = [
             ReserveClaim(claim=_name_of(claim), allocation=given.get(claim.metadata.uid))
             for claim in (() if isinstance(claims, Status) else claims)
@@ -360,7 +362,7 @@ class DynamicResources(
         if reserved is None:
             return SUCCESS
         snapshot = state.read(SNAPSHOT)
-        claims = resolved_claims(pod, snapshot)
+        claims = resolved_claims(pod, snapshot.objects(ResourceClaim))
         if isinstance(claims, Status):
             return claims
         if reserved.extended is not None:
@@ -398,7 +400,7 @@ class DynamicResources(
         return EVENTS
 
     def _make_claims(self, pod: Pod, snapshot: Snapshot) -> PodClaims | Status:
-        resolved = resolved_claims(pod, snapshot)
+        resolved = resolved_claims(pod, snapshot.objects(ResourceClaim))
         if isinstance(resolved, Status):
             return resolved
         allocator = Allocator.of(snapshot)
@@ -567,22 +569,41 @@ def _concerns(pod: Pod, snapshot: Snapshot) -> bool:
 
 def _after_claim_change(pod: Pod, old: object, new: object) -> bool:
     """A claim is deallocated, whosever it is, or a claim of the pod is new or has another status."""
-    if not isinstance(new, ResourceClaim):
+    if _frees_devices(old, new):
         return True
-    before = old if isinstance(old, ResourceClaim) else None
-    if before is not None and before.status.allocation is not None and new.status.allocation is None:
-        return True
-    if (new.metadata.namespace, new.metadata.name) not in names_of_claims(pod):
+    if not isinstance(new, ResourceClaim) or (new.metadata.namespace, new.metadata.name) not in names_of_claims(pod):
         return False
-    return before is None or before.status != new.status
+    return not isinstance(old, ResourceClaim) or old.status != new.status
+
+
+def _frees_devices(old: object, new: object) -> bool:
+    if not isinstance(old, ResourceClaim) or old.status.allocation is None:
+        return False
+    return not isinstance(new, ResourceClaim) or new.status.allocation is None
+
+
+def _claims_of(old: object, new: object) -> Values:
+    if _frees_devices(old, new):
+        return None
+    return {(each.metadata.namespace, each.metadata.name) for each in (old, new) if isinstance(each, ResourceClaim)}
+
+
+def _claim_index() -> ValueIndex:
+    return ValueIndex(names_of_claims, _claims_of)
+
+
+def _is_itself(pod: Pod, _: object, new: object) -> bool:
+    return isinstance(new, Pod) and new.uid == pod.uid
 
 
 _CHANGED: Final = Action.ADD | Action.UPDATE
 EVENTS: Final[Sequence[EventHint]] = (
     EventHint(ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL | Action.UPDATE_NODE_ALLOCATABLE)),
-    EventHint(ClusterEvent(Resource.RESOURCE_CLAIM, _CHANGED | Action.DELETE), _after_claim_change),
-    EventHint(ClusterEvent(Resource.DEVICE_CLASS, _CHANGED)),
-    EventHint(ClusterEvent(Resource.RESOURCE_SLICE, _CHANGED)),
+    EventHint(ClusterEvent(Resource.POD, Action.UPDATE_POD_GENERATED_RESOURCE_CLAIM), _is_itself, key=nothing),
+    EventHint(ClusterEvent(Resource.RESOURCE_CLAIM, _CHANGED | Action.DELETE), _after_claim_change, index=_claim_index),
+    # A class that is gone may leave a resource to another, and a slice a pool that is valid.
+    EventHint(ClusterEvent(Resource.DEVICE_CLASS, _CHANGED | Action.DELETE)),
+    EventHint(ClusterEvent(Resource.RESOURCE_SLICE, _CHANGED | Action.DELETE)),
 )
 
 
@@ -598,6 +619,7 @@ def validate(args: DynamicResourcesArgs, path: str) -> list[str]:
 FACTORY: Final = PluginFactory(
     name=NAME,
     points=(
+        Point.PRE_ENQUEUE,
         Point.PRE_FILTER,
         Point.FILTER,
         Point.POST_FILTER,
