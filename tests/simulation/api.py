@@ -173,6 +173,7 @@ class SimulatedClient(KubeClient):
         body: bytes | None = None,
         params: Mapping[str, str] | None = None,
         content_type: str = JSON,
+        accept: str = JSON,
         timeout: timedelta = DEFAULT_TIMEOUT,  # noqa: ASYNC109 - as the client's
         largest: int = ANSWER_BYTES,
     ) -> Response:
@@ -257,9 +258,10 @@ class SimulatedClient(KubeClient):
                 loop.in_world(RESET_SECONDS, fail, "connection reset")
 
         fate = network.fate(link, "api")
-        if link.late_bindings and path.endswith("/binding"):
+        is_last = path.endswith("/binding") or (method == "PATCH" and "/resourceclaims/" in path)
+        if link.late_bindings and is_last:
             fate = Fate.LATE
-        if link.held_bindings and path.endswith("/binding"):
+        if link.held_bindings and is_last:
             fate = Fate.LATE
             network.hold(arrive)
         elif fate is Fate.LATE:

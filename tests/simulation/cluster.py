@@ -18,6 +18,7 @@ from berth_sim.apiserver.resources import DeleteOptions, Part
 from berth_sim.apiserver.status import StatusError
 from berth_sim.nodes import node_manifest, pod_manifest
 from simulation.configurations import SECOND, SMALL_NOTES, TRAP
+from simulation.devices import DeviceUsers
 from simulation.truth import is_present, requests_of, simulated
 from simulation.world import World
 
@@ -47,6 +48,7 @@ class ClusterUsers:
         self._kinds = kinds
         self._habits = habits
         self.graces: tuple[int, ...] = (0, 1, 30)
+        self.devices: DeviceUsers | None = None
         self.last_act = 0.0
         """When something last happened, in the world's seconds."""
         self._chance = chance
@@ -174,6 +176,8 @@ class ClusterUsers:
                 spec["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": f"claim-{name}"}}]
                 if kind == "static" and chance.random() < 0.9:
                     self._world.in_world(self.add_volume, after=chance.choice((0.0, chance.uniform(0.5, 20))))
+            case "device" | "two claims" | "shared" | "template" if self.devices is not None:
+                spec["resourceClaims"] = self.devices.for_pod(kind, name)
             case "port":
                 spec["hostNetwork"] = False
             case "other":
@@ -312,7 +316,7 @@ class ClusterUsers:
 
     def act(self, name: str) -> None:
         """Something happens in the cluster."""
-        getattr(self, name)()
+        getattr(self if hasattr(self, name) else self.devices, name)()
 
     # --- volumes
 

@@ -26,7 +26,8 @@ from berth.messages.attempts import SCHEMA, Outcome, Reason
 from berth_sim.apiserver.kinds import NODES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS
 from simulation.api import ApiRequest
 from simulation.configurations import SECOND, SMALL_NOTES, TRAP
-from simulation.truth import READ_KINDS, Truth, decoded, is_present, requests_of, simulated, truth_of
+from simulation.devices import DeviceInvariants
+from simulation.truth import Truth, decoded, is_present, requests_of, simulated, truth_of
 from simulation.world import World
 
 BUDGETS: Final = simulated(POD_DISRUPTION_BUDGET)
@@ -74,6 +75,7 @@ class Invariants:
         """What could be bound at this revision of the API server."""
         self.bindings = 0
         self.evictions = 0
+        self.devices: DeviceInvariants | None = None
         self._api.observers.append(self._on_request)
         self._api.answered.append(self._on_answer)
         self.messages = Messages(world)
@@ -325,7 +327,9 @@ class Invariants:
         revisions = {plural: min(request.seen.get(plural, 0), before) for plural in seen}
         seen_pods = revisions["pods"]
         own = [pod for uid, pod in self._bound_by_us.items() if self._deleted_at.get(uid, seen_pods + 1) > seen_pods]
-        return truth_of(self._api.store, kinds=READ_KINDS, revisions=revisions, placed=self.placed(), read=own)
+        return truth_of(
+            self._api.store, kinds=self._world.read_kinds, revisions=revisions, placed=self.placed(), read=own
+        )
 
     def placed(self) -> dict[str, str]:
         """Pods that count on a node though the API does not show it yet."""
@@ -363,7 +367,7 @@ class Invariants:
         waiting = self.unbound()
         if not waiting:
             return {}
-        now = truth_of(self._api.store, kinds=READ_KINDS)
+        now = truth_of(self._api.store, kinds=self._world.read_kinds)
         found = {}
         for pod in waiting:
             if self._waits_for_volumes(pod) or (pod.metadata.labels or {}).get(TRAP) or _is_large(pod):
@@ -416,7 +420,7 @@ class Invariants:
     def is_done(self) -> bool:
         """Whether nothing is left to do. It ends at the first thing that is, and ranks no pod after it."""
         is_settled = not self._unsettled() and not self._mirror_problems() and not self._untold()
-        return is_settled and not self._nomination_problems() and not self.could_be_bound()
+        return is_settled and not self._nomination_problems() and not self._leaks() and not self.could_be_bound()
 
     def left_to_do(self) -> list[str]:
         """What the services have not done yet, though they could."""
@@ -424,9 +428,13 @@ class Invariants:
             *(f"{pod} is not bound and fits on {node}" for pod, node in self.could_be_bound().items()),
             *(f"nobody has settled {message}" for message in self._unsettled()),
             *(f"the mirror {sentence}" for sentence in self._mirror_problems()),
+            *self._leaks(),
             *(f"{pod} is not bound, and its condition does not say why" for pod in self._untold()),
             *self._nomination_problems(),
         ]
+
+    def _leaks(self) -> list[str]:
+        return [] if self.devices is None else self.devices.leaks(self.messages.reserved)
 
     def _untold(self) -> list[str]:
         """Waiting pods without a condition that autoscalers read, where no fault has lost it."""

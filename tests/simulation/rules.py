@@ -16,7 +16,7 @@ from berth.bus.topology import CLUSTER, CONTROL, DECISIONS, PENDING, RANKED, buc
 from berth.messages.attempts import Positions
 from berth_sim.apiserver.kinds import LEASES, NODES, PODS, Route
 from simulation.loop import SimulatedProcess
-from simulation.truth import READ_KINDS, simulated
+from simulation.truth import simulated
 from simulation.world import World
 
 POSITION_WAIT_SECONDS: Final = 1.0
@@ -53,7 +53,7 @@ class Rules:
         """By attempt, when its last ``waiting`` was stored."""
         self._revisions: dict[str, set[int]] = {}
         """By kind, the revisions at which an object was written or deleted."""
-        for kind in READ_KINDS:
+        for kind in world.read_kinds:
             table = world.api.store.table(simulated(kind))
             self._revisions[kind.name] = {stored.revision for stored in table.in_order()}
             table.listeners[partial(self._on_change, kind.name)] = None

@@ -31,11 +31,12 @@ from berth_watcher.queue import requeue
 from simulation import patches
 from simulation.cluster import ACTS, KINDS_OF_PODS, ClusterUsers
 from simulation.configurations import SECOND, configuration
+from simulation.devices import DeviceInvariants, DeviceUsers
 from simulation.faults import APART, FAULTS, HOSTILE, HOSTILE_CLIENTS, STREAM_LOST, Faults
 from simulation.invariants import Invariants
 from simulation.loop import OWNER, START_SECONDS, TooManyStepsError
 from simulation.rules import Rules
-from simulation.truth import READ_KINDS
+from simulation.truth import DEVICE_KINDS, READ_KINDS
 from simulation.world import COLLECTOR, QuietLinks, SlowExtenders, World
 
 QUIET_SECONDS: Final = 60.0
@@ -96,6 +97,7 @@ class Focus:
     """What hostile clients do, by name; empty: everything."""
     patient: float = 1.0
     """Share of the runs that wait until no fault has an effect any more; others end when nothing is left to do."""
+    has_devices: bool = False
     empties: int = 10
     """One run in so many deletes all pods at its end, and looks at what the services keep of them."""
 
@@ -125,6 +127,17 @@ VOLUMES: Final = replace(
 """Pods whose claims take volumes that are there, or wait until there is one."""
 LARGE_OBJECTS: Final = replace(SMALL, kinds=("large", "large", "plain"), message_bytes=64 * 1024, pods=(4, 10))
 """Pods that are larger than what the bus takes, and such that are so with a message's other parts."""
+DEVICES: Final = replace(
+    SMALL,
+    kinds=("device", "device", "device", "two claims", "shared", "shared", "template", "template", "plain"),
+    things=(
+        "add_pod", "add_pod", "replace_pod", "delete_pod", "finish_pod", "add_important_pod", "restart_driver", "replace_claim",
+        "remove_node", "add_node", "change_node",
+    ),
+    pods=(3, 8),
+    has_devices=True,
+)  # fmt: skip
+"""Few devices, which all pods want."""
 SMALLEST: Final = replace(
     SMALL,
     fault_counts=(0, 1, 1, 2),
@@ -313,6 +326,10 @@ class Script:
         self.users = ClusterUsers(
             world, random.Random(world.chance.random()), focus.kinds, self.chance.choice(focus.habits)
         )
+        devices = DeviceUsers(world, random.Random(world.chance.random())) if focus.has_devices else None
+        self.users.devices = devices
+        world.read_kinds = (*READ_KINDS, *DEVICE_KINDS) if focus.has_devices else READ_KINDS
+        clients.WATCHED_KINDS = watcher_service.WATCHED_KINDS = world.read_kinds
         world.clocks_apart = self.chance.random() < focus.apart
         self.users.graces = focus.graces
         if self.chance.random() < focus.rough:
@@ -331,6 +348,8 @@ class Script:
             world.configuration = configuration("two")
         schedulers = {"berth", SECOND} if self.variant in ("two", "some scorers") else {"berth"}
         self.invariants = Invariants(world, frozenset(schedulers))
+        if devices is not None:
+            self.invariants.devices = DeviceInvariants(world, devices)
         self.rules = Rules(world)
         self.outcomes = self.invariants.messages.outcomes
         self.planned = 0

@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from berth.api.kinds import (
+    DEVICE_CLASS,
     NAMESPACE,
     NODE,
     PERSISTENT_VOLUME,
@@ -15,6 +16,8 @@ from berth.api.kinds import (
     PLUGIN_KINDS,
     POD,
     POD_DISRUPTION_BUDGET,
+    RESOURCE_CLAIM,
+    RESOURCE_SLICE,
     STORAGE_CLASS,
     Kind,
 )
@@ -32,6 +35,8 @@ READ_KINDS: Final[tuple[Kind[Any], ...]] = (
     NODE, NAMESPACE, POD, POD_DISRUPTION_BUDGET, STORAGE_CLASS, PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM,
 )  # fmt: skip
 """What the services of a run read. The other kinds have no objects in these clusters."""
+DEVICE_KINDS: Final[tuple[Kind[Any], ...]] = (DEVICE_CLASS, RESOURCE_SLICE, RESOURCE_CLAIM)
+"""And of a run with devices."""
 _DECODERS: Final = {kind.plural: ObjectDecoder(kind) for kind in (POD, NODE, NAMESPACE, *PLUGIN_KINDS.values())}
 _BEST: Final = 32
 

@@ -41,6 +41,7 @@ from simulation.bus import Endpoint, SimulatedBus
 from simulation.configurations import configuration
 from simulation.loop import OWNER, START_SECONDS, WORLD_CONTEXT, SimulatedProcess, VirtualLoop
 from simulation.network import Network
+from simulation.truth import READ_KINDS
 
 LAST_SECONDS: Final = 20.0
 """How long cancelled services take to end."""
@@ -181,6 +182,8 @@ class World:
         """Whether somebody has deleted a Lease: then two may lead for a moment."""
         self.logged_at: dict[str, float] = {}
         """When a line was last logged, in the run's seconds."""
+        self.read_kinds = READ_KINDS
+        """What the services of the run read."""
         self.configuration = configuration("one")
         self.numbers = Numbers()
         self.nats = NatsSettings()

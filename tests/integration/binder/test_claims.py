@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 from berth.api.devices import FINALIZER, AllocationResult, ResourceClaim
-from berth.api.pod import Pod
+from berth.api.pod import ContainerExtendedResourceRequest, Pod
 from berth.framework.interface import ClaimName, CreateClaim, FreeClaim, ReleaseClaim, ReserveClaim
 from berth.kube.claims import allocate, decode_claim, fence_claim, get_claim
-from berth.kube.writes import decode_pod, get_pod, report_extended_claim
+from berth.kube.writes import get_pod
 from berth_binder.claims import ClaimWriter
 from harness.plugins.fixtures_kube import Cluster
 
@@ -53,8 +53,9 @@ class Devices:
         assert answer.status == 201, answer.body
         return ClaimName(namespace=self.namespace, name=name, uid=decode_claim(answer.body).metadata.uid)
 
-    async def pod(self, name: str) -> Pod:
-        answer = await self.cluster.api.add_pod(name)
+    async def pod(self, name: str, **resources: str) -> Pod:
+        main = {"name": "main", "image": "pause", "resources": {"requests": resources, "limits": resources}}
+        answer = await self.cluster.api.add_pod(name, containers=[main])
         assert answer.code == 201
         pod = await get_pod(self.cluster.client, self.namespace, name)
         assert pod is not None
@@ -100,18 +101,15 @@ async def test_a_claim_is_allocated_shared_and_given_back(devices, opaque):
 async def test_another_clients_odd_allocation_is_shared_and_left(devices):
     """A JSON patch that adds a reservation is refused there, also kube-scheduler's own."""
     name, pod = await devices.claim("c"), await devices.pod("one")
-    claim = await devices.shown("c")
+    raw = await devices.raw("c")
     result = {"request": "r", "driver": "d.example.com", "pool": "p", "device": "gpu-1"}
     config = {"source": "FromClass", "opaque": msgspec.Raw(ODD)}
     allocated = {"devices": {"results": [result], "config": [config]}}
     users = [{"resource": "pods", "name": "x", "uid": "u"}]
-    metadata = {"uid": name.uid, "resourceVersion": claim.metadata.resource_version}
-    body = {"metadata": metadata, "status": {"allocation": allocated, "reservedFor": users}}
+    body = {**raw, "status": {"allocation": allocated, "reservedFor": users}}
     path = f"/apis/resource.k8s.io/v1/namespaces/{devices.namespace}/resourceclaims/c/status"
-    patched = await devices.cluster.client.request(
-        "PATCH", path, body=msgspec.json.encode(body), content_type="application/merge-patch+json"
-    )
-    assert patched.succeeded, patched.body
+    written = await devices.cluster.client.request("PUT", path, body=msgspec.json.encode(body))
+    assert written.succeeded, written.body
     assert (await devices.writer.reserve(pod, ReserveClaim(claim=name, allocation=None))).succeeded
     assert await devices.state("c") == (["gpu-1"], ["x", "one"])
     assert (await devices.writer.release(pod, ReleaseClaim(claim=name, clears=False), voids=False)).succeeded
@@ -189,22 +187,23 @@ async def test_an_idle_allocation_is_freed_and_kept_by_a_release(devices):
 
 
 async def test_the_claim_for_extended_resources_is_made_once_and_deleted(devices):
-    pod = await devices.pod("one")
+    pod = await devices.pod("one", **{"example.com/gpu": "1"})
     spec = {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "gpu", "count": 1}}]}}
     owner = {"apiVersion": "v1", "kind": "Pod", "name": "one", "uid": pod.uid, "controller": True}
     mark = {"resource.kubernetes.io/extended-resource-claim": "true"}
     metadata = {"name": "one-extended", "namespace": devices.namespace, "annotations": mark, "ownerReferences": [owner]}
     claim = msgspec.convert({"metadata": metadata, "spec": spec}, ResourceClaim)
-    mapping = {"containerName": "main", "resourceName": "example.com/gpu", "requestName": "r"}
-    write = CreateClaim(claim=claim, allocation=allocation("gpu-0"), mappings=())
+    mapping = ContainerExtendedResourceRequest(container_name="main", resource_name="example.com/gpu", request_name="r")
+    write = CreateClaim(claim=claim, allocation=allocation("gpu-0"), mappings=(mapping,))
     for _ in range(2):
         answer = await devices.writer.create(pod, write)
         assert answer.succeeded, answer.body
     assert await devices.state("one-extended") == (["gpu-0"], ["one"])
-    mappings = msgspec.convert([mapping], type(write.mappings) | list)
-    reported = await report_extended_claim(devices.cluster.client, pod, "one-extended", tuple(mappings))
-    assert reported.succeeded, reported.body
-    assert decode_pod(reported.body).metadata.resource_version != pod.metadata.resource_version
+    for _ in range(2):
+        reported = await devices.writer.report(pod, write)
+        assert reported.succeeded, reported.body
+    status = msgspec.json.decode(reported.body)["status"]["extendedResourceClaimStatus"]
+    assert (status["resourceClaimName"], status["requestMappings"][0]["requestName"]) == ("one-extended", "r")
     name = ClaimName(namespace=devices.namespace, name="one-extended", uid="")
     answer = await devices.writer.release(pod, ReleaseClaim(claim=name, clears=True, is_deleted=True), voids=False)
     assert answer.succeeded, answer.body

@@ -114,6 +114,8 @@ class ClaimWriter:
                 response = await get_claim(self._client, name.namespace, name.name)
             else:
                 response = await add_finalizer(self._client, name.namespace, name.name, name.uid)
+            if response.status == HTTPStatus.UNPROCESSABLE_ENTITY:
+                response = await get_claim(self._client, name.namespace, name.name)  # another claim may have the name
             if not response.succeeded:
                 return response
             claim = decode_claim(response.body)

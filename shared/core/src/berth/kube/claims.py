@@ -78,9 +78,9 @@ async def add_finalizer(client: KubeClient, namespace: str, name: str, uid: str)
     body = _encode({"metadata": {"uid": uid, "finalizers": [FINALIZER]}})
     path = _path(namespace, name)
     response = await client.request("PATCH", path, body=body, content_type=STRATEGIC_MERGE_PATCH)
-    if response.status != HTTPStatus.UNPROCESSABLE_ENTITY:
+    if not _is_odd(response):
         return response
-    return await _append(client, path, uid, _field(1, _field(14, FINALIZER.encode())))
+    return await _append(client, path, _field(1, _field(14, FINALIZER.encode())), uid=uid)
 
 
 async def fence_claim(client: KubeClient, namespace: str, name: str) -> Response:
@@ -89,10 +89,10 @@ async def fence_claim(client: KubeClient, namespace: str, name: str) -> Response
     path = _path(namespace, name)
     body = _encode({"metadata": {"annotations": {CONDITION_FENCE: token}}})
     response = await client.request("PATCH", path, body=body, content_type=MERGE_PATCH)
-    if response.status != HTTPStatus.UNPROCESSABLE_ENTITY:
+    if not _is_odd(response):
         return response
     annotation = _field(1, CONDITION_FENCE.encode()) + _field(2, token.encode())
-    return await _append(client, path, "", _field(1, _field(12, annotation)))
+    return await _append(client, path, _field(1, _field(12, annotation)))
 
 
 async def allocate(
@@ -112,27 +112,30 @@ async def reserve(client: KubeClient, claim: ResourceClaim, pod: Pod) -> Respons
     """Add the pod's reservation to an allocated claim; 409 if the claim has changed."""
     users = [*(claim.status.reserved_for or ()), consumer(pod)]
     response = await _patch_status(client, claim, {"reservedFor": users})
-    if response.status != HTTPStatus.UNPROCESSABLE_ENTITY:
+    if not _is_odd(response):
         return response
     user = _field(3, b"pods") + _field(4, pod.metadata.name.encode()) + _field(5, pod.uid.encode())
-    return await _append(client, _status_path(claim), claim.metadata.uid, _field(3, _field(2, user)), claim)
+    return await _append(client, _status_path(claim), _field(3, _field(2, user)), of=claim)
 
 
 async def unreserve(client: KubeClient, claim: ResourceClaim, uid: str) -> Response:
     """Remove a pod's reservation and keep the allocation; 409 if the claim has changed."""
     users = [each for each in claim.status.reserved_for or () if each.uid != uid]
     response = await _patch_status(client, claim, {"reservedFor": users or None})
-    if response.status != HTTPStatus.UNPROCESSABLE_ENTITY:
+    if not _is_odd(response):
         return response
-    return await _change(
-        client, _status_path(claim), claim.metadata.uid, lambda raw: _without_user(raw, uid.encode()), claim
-    )
+    return await _change(client, _status_path(claim), lambda raw: _without_user(raw, uid.encode()), of=claim)
 
 
 async def _patch_status(client: KubeClient, claim: ResourceClaim, status: dict[str, Any]) -> Response:
     metadata = {"uid": claim.metadata.uid, "resourceVersion": claim.metadata.resource_version}
     body = _as_printed(_encode({"metadata": metadata, "status": status}))
     return await client.request("PATCH", _status_path(claim), body=body, content_type=MERGE_PATCH)
+
+
+def _is_odd(response: Response) -> bool:
+    """Whether a patch was refused that may change no more than it says. A claim of another uid is refused as well."""
+    return response.status == HTTPStatus.UNPROCESSABLE_ENTITY and b"metadata.uid" not in response.body
 
 
 def _as_printed(body: bytes) -> bytes:
@@ -166,15 +169,15 @@ _FIXED: Final = {1: 8, 5: 4}  # bytes of a value by wire type
 
 
 async def _append(
-    client: KubeClient, path: str, uid: str, fields: bytes, claim: ResourceClaim | None = None
+    client: KubeClient, path: str, fields: bytes, *, uid: str = "", of: ResourceClaim | None = None
 ) -> Response:
-    return await _change(client, path, uid, lambda raw: raw + fields, claim)
+    return await _change(client, path, lambda raw: raw + fields, uid=uid, of=of)
 
 
 async def _change(
-    client: KubeClient, path: str, uid: str, change: Callable[[bytes], bytes], claim: ResourceClaim | None
+    client: KubeClient, path: str, change: Callable[[bytes], bytes], *, uid: str = "", of: ResourceClaim | None = None
 ) -> Response:
-    """Read and write the object as protobuf; 409 if it is not the one of this uid, or no more as ``claim`` shows it."""
+    """Read and write the object as protobuf; 409 if it is not the one of this uid, or no more ``of`` this version."""
     response = await client.request("GET", path.removesuffix("/status"), accept=PROTOBUF)
     if not response.succeeded:
         return response
@@ -185,7 +188,7 @@ async def _change(
     }
     if uid and metadata.get(_UID) != uid.encode():
         return conflict("another resource claim has its name")
-    if claim is not None and metadata.get(_VERSION) != claim.metadata.resource_version.encode():
+    if of is not None and metadata.get(_VERSION) != of.metadata.resource_version.encode():
         return conflict("the resource claim has changed")
     parts = [_field(2, change(raw)) if number == 2 else entry for number, _, entry in _entries(envelope)]
     return await client.request("PUT", path, body=_MAGIC + b"".join(parts), content_type=PROTOBUF)

@@ -1,0 +1,283 @@
+"""Devices in a run: who makes slices and claims, Kubernetes' claim controller, another scheduler, and what must hold.
+
+The API server accepts the same device in two claims. So each change of a claim is judged as it happens.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from berth.api.devices import FINALIZER
+from berth.api.kinds import DEVICE_CLASS, RESOURCE_CLAIM, RESOURCE_SLICE
+from berth_sim.apiserver.kinds import NODES, PODS
+from berth_sim.apiserver.resources import DeleteOptions
+from berth_sim.apiserver.status import StatusError
+from simulation.truth import is_present, simulated
+from simulation.world import World
+
+CLAIMS: Final = simulated(RESOURCE_CLAIM)
+SLICES: Final = simulated(RESOURCE_SLICE)
+CLASSES: Final = simulated(DEVICE_CLASS)
+DRIVER: Final = "gpu.example.com"
+CONTROLLER_SECONDS: Final = (0.05, 2.0)
+"""After which the claim controller sees a change."""
+SHARED: Final = ("shared-1", "shared-2")
+"""Claims of several pods each."""
+Key = tuple[str, str]
+Device = tuple[str, str, str]
+
+
+class DeviceUsers:
+    """Acts on the API server directly, as ``ClusterUsers`` does."""
+
+    def __init__(self, world: World, chance: random.Random) -> None:
+        self._world = world
+        self._chance = chance
+        self._resources = world.api.resources
+        self._foreign = 0
+        self.foreign: set[str] = set()
+        """By uid, claims that another scheduler allocates, and such whose devices it has taken too."""
+        self._resources.create(CLASSES, "", {"metadata": {"name": "gpu"}, "spec": {}})
+        world.api.store.table(NODES).listeners[self._on_node] = None
+        world.api.store.table(PODS).listeners[self._on_pod] = None
+        world.api.store.table(CLAIMS).listeners[self._on_claim] = None
+
+    # --- drivers
+
+    def _on_node(self, change: Any) -> None:
+        if change.before is None:
+            self._world.in_world(self._publish, change.key[1], after=self._chance.choice((0.0, 0.5, 3.0)))
+        elif change.after is None:
+            self._world.in_world(self._unpublish, change.key[1], after=self._chance.choice((0.0, 0.5, 3.0)))
+
+    def _publish(self, node: str, generation: int = 1) -> None:
+        """The driver of a node announces its devices."""
+        if ("", node) not in self._world.api.store.table(NODES).items:
+            return
+        devices = [{"name": f"gpu-{number}"} for number in range(self._chance.choice((1, 1, 2)))]
+        pool = {"name": node, "generation": generation, "resourceSliceCount": 1}
+        spec = {"driver": DRIVER, "nodeName": node, "pool": pool, "devices": devices}
+        body = {"metadata": {"name": f"{node}-{generation}"}, "spec": spec}
+        if ("", body["metadata"]["name"]) not in self._world.api.store.table(SLICES).items:
+            self._resources.create(SLICES, "", body)
+
+    def _unpublish(self, node: str) -> None:
+        for stored in list(self._world.api.store.table(SLICES).in_order()):
+            if stored.value["spec"]["nodeName"] == node:
+                self._resources.store.remove(SLICES, stored.key)
+
+    def restart_driver(self) -> None:
+        """A driver announces its devices anew: a higher generation, the old slice goes."""
+        slices = self._world.api.store.table(SLICES).in_order()
+        if slices:
+            stored = self._chance.choice(list(slices))
+            node, generation = stored.value["spec"]["nodeName"], stored.value["spec"]["pool"]["generation"]
+            self._resources.store.remove(SLICES, stored.key)
+            self._world.in_world(self._publish, node, generation + 1, after=self._chance.choice((0.0, 0.3)))
+
+    # --- claims of pods
+
+    def add_claim(self, name: str, owner: Mapping[str, Any] | None = None) -> bool:
+        """A claim for one device. Returns whether it was made."""
+        request = {"name": "r", "exactly": {"deviceClassName": "gpu", "allocationMode": "ExactCount", "count": 1}}
+        metadata: dict[str, Any] = {"name": name}
+        if owner is not None:
+            reference = {"apiVersion": "v1", "kind": "Pod", "name": owner["metadata"]["name"], "controller": True}
+            metadata["ownerReferences"] = [{**reference, "uid": owner["metadata"]["uid"]}]
+        try:
+            self._resources.create(
+                CLAIMS, "default", {"metadata": metadata, "spec": {"devices": {"requests": [request]}}}
+            )
+        except StatusError:
+            return False
+        return True
+
+    def for_pod(self, kind: str, name: str) -> list[dict[str, Any]]:
+        """The claims that a pod of this kind names."""
+        if kind == "template":
+            return [{"name": "gpu", "resourceClaimTemplateName": "gpu"}]
+        claims = [f"claim-{name}"] if kind != "shared" else [self._chance.choice(SHARED)]
+        if kind == "two claims":
+            claims.append(f"second-{name}")
+        for claim in claims:
+            self.add_claim(claim)
+        return [{"name": f"gpu-{number}", "resourceClaimName": claim} for number, claim in enumerate(claims)]
+
+    def replace_claim(self) -> None:
+        """Somebody deletes a claim that no pod uses yet, and makes another one of its name."""
+        claims = [stored for stored in self._table(CLAIMS) if not (stored.value.get("status") or {}).get("reservedFor")]
+        if claims:
+            stored = self._chance.choice(claims)
+            self._resources.delete(CLAIMS, stored.key, DeleteOptions())
+            self._world.in_world(self.add_claim, stored.key[1], after=self._chance.choice((0.0, 0.1, 2.5)))
+
+    def _table(self, kind: Any) -> list[Any]:
+        return list(self._world.api.store.table(kind).in_order())
+
+    # --- the claim controller
+
+    def _on_pod(self, change: Any) -> None:
+        after = self._chance.uniform(*CONTROLLER_SECONDS)
+        if change.after is None or not is_present(change.after.value):
+            gone = (change.after or change.before).value
+            self._world.in_world(self._forget_pod, gone["metadata"]["uid"], after=after)
+        elif change.before is None and any(
+            "resourceClaimTemplateName" in each for each in change.after.value["spec"].get("resourceClaims") or ()
+        ):
+            self._world.in_world(
+                self._make_from_template, change.key, change.after.value["metadata"]["uid"], after=after
+            )
+
+    def _make_from_template(self, key: Key, uid: str) -> None:
+        stored = self._world.api.store.table(PODS).items.get(key)
+        if stored is None or stored.value["metadata"]["uid"] != uid:
+            return
+        name = f"{key[1]}-gpu-{uid[:5]}"
+        if self.add_claim(name, stored.value):
+            statuses = [{"name": "gpu", "resourceClaimName": name}]
+            status = {**stored.value["status"], "resourceClaimStatuses": statuses}
+            self._resources.update(PODS, stored, {**stored.value, "status": status}, "status")
+
+    def _forget_pod(self, uid: str) -> None:
+        """Take a pod that is gone out of its claims, and delete the claims that it owns."""
+        for stored in self._table(CLAIMS):
+            owners = stored.value["metadata"].get("ownerReferences") or ()
+            if any(owner["uid"] == uid for owner in owners):
+                self._resources.delete(CLAIMS, stored.key, DeleteOptions())
+            self._sync(stored.key)
+
+    def _on_claim(self, change: Any) -> None:
+        if change.after is not None:
+            self._world.in_world(self._sync, change.key, after=self._chance.uniform(*CONTROLLER_SECONDS))
+
+    def _sync(self, key: Key) -> None:
+        """What the controller does with a claim: users that are gone are taken out, then it is free."""
+        stored = self._world.api.store.table(CLAIMS).items.get(key)
+        if stored is None:
+            return
+        metadata, status = stored.value["metadata"], stored.value.get("status") or {}
+        users = status.get("reservedFor") or []
+        left = [user for user in users if user["uid"] in self._present()]
+        is_going = "deletionTimestamp" in metadata
+        finalizers = metadata.get("finalizers") or []
+        if len(left) < len(users) or (is_going and not left and status.get("allocation")):
+            status = {**status, "reservedFor": left}
+            if not left and FINALIZER in finalizers:
+                status = {name: value for name, value in status.items() if name not in ("allocation", "reservedFor")}
+            self._resources.update(CLAIMS, stored, {**stored.value, "status": status}, "status")
+        elif not status.get("allocation") and FINALIZER in finalizers:
+            kept = [each for each in finalizers if each != FINALIZER]
+            if is_going or self._chance.random() < 0.5:
+                self._resources.update(CLAIMS, stored, {**stored.value, "metadata": {**metadata, "finalizers": kept}})
+
+    def _present(self) -> set[str]:
+        return {pod["metadata"]["uid"] for pod in self._world.pods() if is_present(pod)}
+
+    # --- another scheduler
+
+    def take_device(self) -> None:
+        """Another scheduler allocates a device for a claim of its own, which it believes to be free."""
+        devices = [
+            (stored.value["spec"]["nodeName"], device["name"])
+            for stored in self._table(SLICES)
+            for device in stored.value["spec"]["devices"]
+        ]
+        used = {(device[1], device[2]) for stored in self._table(CLAIMS) for device in devices_of(stored.value)}
+        free = [device for device in devices if device not in used]
+        if not free:
+            return
+        self._foreign += 1
+        name, (node, device) = f"foreign-{self._foreign}", self._chance.choice(free)
+        self.add_claim(name)
+        self._world.in_world(self._allocate, name, node, device, after=self._chance.choice((0.0, 0.002, 0.01, 0.05)))
+
+    def _allocate(self, name: str, node: str, device: str) -> None:
+        stored = self._world.api.store.table(CLAIMS).items.get(("default", name))
+        if stored is None:
+            return
+        self.foreign.add(stored.value["metadata"]["uid"])
+        result = {"request": "r", "driver": DRIVER, "pool": node, "device": device}
+        status = {
+            "allocation": {"devices": {"results": [result]}},
+            "reservedFor": [{"resource": "pods", "name": "f", "uid": "foreign"}],
+        }
+        metadata = {**stored.value["metadata"], "finalizers": [FINALIZER]}
+        self._resources.store.put(CLAIMS, stored.key, {**stored.value, "metadata": metadata, "status": status})
+
+
+def devices_of(claim: Mapping[str, Any]) -> Iterator[Device]:
+    """The devices of a claim as the API server shows it."""
+    allocation = (claim.get("status") or {}).get("allocation") or {}
+    for result in (allocation.get("devices") or {}).get("results") or ():
+        yield result["driver"], result["pool"], result["device"]
+
+
+def users_of(claim: Mapping[str, Any]) -> list[str]:
+    """The uids of the pods that have reserved it."""
+    return [user["uid"] for user in (claim.get("status") or {}).get("reservedFor") or ()]
+
+
+class DeviceInvariants:
+    """No device is given twice, no pod is bound without its claims, and no claim is kept by a pod that is gone."""
+
+    def __init__(self, world: World, users: DeviceUsers) -> None:
+        self._world = world
+        self._users = users
+        self._table = world.api.store.table(CLAIMS)
+        self._table.listeners[self._on_claim] = None
+        world.api.store.table(PODS).listeners[self._on_pod] = None
+
+    def _on_claim(self, change: Any) -> None:
+        if change.after is None or not any(True for _ in devices_of(change.after.value)):
+            return
+        given = Counter(device for stored in self._table.in_order() for device in set(devices_of(stored.value)))
+        for device in devices_of(change.after.value):
+            if given[device] > 1:
+                self._judge(device)
+
+    def _judge(self, device: Device) -> None:
+        owners = [stored.value["metadata"] for stored in self._table.in_order() if device in devices_of(stored.value)]
+        if not any(owner["uid"] in self._users.foreign for owner in owners):
+            names = ", ".join(owner["name"] for owner in owners)
+            self._world.problem(f"device {'/'.join(device)} is given to {names}")
+
+    def _on_pod(self, change: Any) -> None:
+        """A pod that is bound has its claims, and its node has their devices."""
+        if change.after is None or change.before is None:
+            return
+        before, pod = change.before.value, change.after.value
+        node = pod["spec"].get("nodeName", "")
+        if not node or before["spec"].get("nodeName"):
+            return
+        for name in claims_of(pod):
+            claim = self._table.items.get((pod["metadata"]["namespace"], name))
+            value = claim.value if claim is not None else {}
+            if pod["metadata"]["uid"] not in users_of(value):
+                self._world.problem(f"{pod['metadata']['name']} is bound, and claim {name} is not reserved for it")
+            elif any(device[1] != node for device in devices_of(value)) or not [*devices_of(value)]:
+                self._world.problem(f"{pod['metadata']['name']} is bound to {node} without the devices of {name}")
+
+    def leaks(self, held: Mapping[str, str]) -> list[str]:
+        """Claims that keep devices for no pod that is bound or, by ``held``, waits with its place taken."""
+        pods = {pod["metadata"]["uid"]: pod for pod in self._world.pods() if is_present(pod)}
+        found = []
+        for stored in self._table.in_order():
+            uid = stored.value["metadata"]["uid"]
+            if not any(True for _ in devices_of(stored.value)) or uid in self._users.foreign:
+                continue
+            users = users_of(stored.value)
+            if not any(user in pods for user in users):
+                found.append(f"claim {stored.key[1]} keeps its devices for no pod")
+        return found
+
+
+def claims_of(pod: Mapping[str, Any]) -> Iterator[str]:
+    """The names of a pod's claims."""
+    made = {
+        each["name"]: each.get("resourceClaimName", "") for each in pod["status"].get("resourceClaimStatuses") or ()
+    }
+    for entry in pod["spec"].get("resourceClaims") or ():
+        yield entry.get("resourceClaimName") or made.get(entry["name"], "")
