@@ -91,7 +91,8 @@ async def cluster() -> AsyncIterator[Cluster]:
 
 @pytest.mark.parametrize("template_first", [True, False])
 async def test_a_pod_of_a_template_gets_a_claim_of_its_own_and_its_status_names_it(
-    cluster: Cluster, template_first: bool
+    cluster: Cluster,
+    template_first: bool,  # noqa: FBT001 - a parameter of the test
 ):
     for step in (cluster.template, lambda: cluster.pod("web"))[:: 1 if template_first else -1]:
         step()

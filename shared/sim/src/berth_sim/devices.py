@@ -1,4 +1,4 @@
-"""Devices without hardware: a played driver that publishes GPUs of every node, and the DeviceClass that selects them."""
+"""Devices without hardware: a played driver that publishes GPUs of every node, and their DeviceClass."""
 
 import asyncio
 from typing import Final
