@@ -18,7 +18,7 @@ from berth_sim.apiserver.resources import DeleteOptions, Part
 from berth_sim.apiserver.status import StatusError
 from berth_sim.nodes import node_manifest, pod_manifest
 from simulation.configurations import SECOND, SMALL_NOTES, TRAP
-from simulation.devices import DeviceUsers
+from simulation.devices import CLAIMS, DeviceUsers
 from simulation.truth import is_present, requests_of, simulated
 from simulation.world import World
 
@@ -310,7 +310,8 @@ class ClusterUsers:
 
     def delete_everything(self) -> None:
         """Delete all pods and claims at once."""
-        for kind in (PODS, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES):
+        claims = () if self.devices is None else (CLAIMS,)
+        for kind in (PODS, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, *claims):
             for stored in list(self._world.api.store.table(kind).in_order()):
                 self._resources.store.remove(kind, stored.key)
 

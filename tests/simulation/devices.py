@@ -24,6 +24,8 @@ CLASSES: Final = simulated(DEVICE_CLASS)
 DRIVER: Final = "gpu.example.com"
 CONTROLLER_SECONDS: Final = (0.05, 2.0)
 """After which the claim controller sees a change."""
+FOREIGN: Final = "foreign"
+"""The uid of all pods of another scheduler."""
 SHARED: Final = ("shared-1", "shared-2")
 """Claims of several pods each."""
 Key = tuple[str, str]
@@ -174,7 +176,7 @@ class DeviceUsers:
                 self._resources.update(CLAIMS, stored, {**stored.value, "metadata": {**metadata, "finalizers": kept}})
 
     def _present(self) -> set[str]:
-        return {pod["metadata"]["uid"] for pod in self._world.pods() if is_present(pod)}
+        return {FOREIGN, *(pod["metadata"]["uid"] for pod in self._world.pods() if is_present(pod))}
 
     # --- another scheduler
 
@@ -202,7 +204,7 @@ class DeviceUsers:
         result = {"request": "r", "driver": DRIVER, "pool": node, "device": device}
         status = {
             "allocation": {"devices": {"results": [result]}},
-            "reservedFor": [{"resource": "pods", "name": "f", "uid": "foreign"}],
+            "reservedFor": [{"resource": "pods", "name": "f", "uid": FOREIGN}],
         }
         metadata = {**stored.value["metadata"], "finalizers": [FINALIZER]}
         self._resources.store.put(CLAIMS, stored.key, {**stored.value, "metadata": metadata, "status": status})
@@ -268,9 +270,12 @@ class DeviceInvariants:
             uid = stored.value["metadata"]["uid"]
             if not any(True for _ in devices_of(stored.value)) or uid in self._users.foreign:
                 continue
-            users = users_of(stored.value)
-            if not any(user in pods for user in users):
+            users = [pods[user] for user in users_of(stored.value) if user in pods]
+            if not users:
                 found.append(f"claim {stored.key[1]} keeps its devices for no pod")
+            elif not any(user["spec"].get("nodeName") or user["metadata"]["uid"] in held for user in users):
+                names = ", ".join(user["metadata"]["name"] for user in users)
+                found.append(f"claim {stored.key[1]} keeps its devices for {names}, which no node has")
         return found
 
 

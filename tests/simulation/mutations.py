@@ -13,13 +13,17 @@ from typing import Any, Final
 
 from msgspec import structs
 
+from berth.api.devices import ResourceClaim
+from berth.api.kinds import RESOURCE_CLAIM
 from berth.bus import stages
 from berth.cluster import columns
+from berth.cluster.devices import ledger
 from berth.framework import cycle, filtering
 from berth.framework import preemption as framework_preemption
 from berth.framework.events import Resource
 from berth.framework.plugincalls import ONE_TIME
 from berth.framework.status import SUCCESS
+from berth.kube import claims as claims_of_kube
 from berth.kube import writes
 from berth.leader import checks, session
 from berth.leader.session import LeaderSession
@@ -28,6 +32,8 @@ from berth.plugins.volumes.volumebinding import plugin as volumebinding
 from berth.ranking import view
 from berth_binder import apicalls, core, takeover
 from berth_binder import cache as binder_cache
+from berth_binder import claims as claims_of_binder
+from berth_binder.attempts import attempt as attempt_of_binder
 from berth_binder.attempts import queue as queue_of_attempts
 from berth_binder.core import BinderCore
 from berth_binder.decisions import conflictcheck, preemption
@@ -45,7 +51,7 @@ from berth_watcher.queue.schedulingqueue import Place, QueuePlugins
 from berth_watcher.takeover import TakeoverState
 from harness.fakes.memory_bus import MemoryStore
 from simulation.faults import STREAM_LOST
-from simulation.simulate import ATTACKS, LARGE_OBJECTS, VOLUMES, Focus
+from simulation.simulate import ATTACKS, DEVICES, LARGE_OBJECTS, VOLUMES, Focus
 
 Replacement = tuple[Any, str, Any]
 
@@ -642,6 +648,14 @@ STARTS: Final = Focus(
     seconds=(1.0, 2.0),
 )
 """Watchers begin while NATS answers late, or stores nothing."""
+MANY_DEVICES: Final = replace(
+    DEVICES, acts=(5, 10), pods=(5, 10), nodes=(2, 3), graces=(0,), fault_counts=(1, 2, 3), binders=(1, 2, 2)
+)
+LATE_CLAIMS: Final = replace(
+    MANY_DEVICES,
+    faults=("binder lost in mid-air", "Bindings late", "API answers lost", "kill -9", "API refuses writes"),
+    binders=(2,),
+)
 KEPT_VOLUMES: Final = replace(VOLUMES, acts=(10, 20), pods=(6, 10), nodes=(2, 3), graces=(0,))
 """Pods and strangers want the same volumes."""
 STRANGERS: Final = Focus(faults=("strangers' fences",), fault_counts=(2, 3), kinds=("plain", "impossible"), acts=(5,))
@@ -697,6 +711,107 @@ CHOICES: Final = replace(
 SATURATED: Final = replace(ATTACKS, faults=("hostile collector",), deeds=("saturate",), variants=("live",))
 KUBELETS: Final = replace(ATTACKS, faults=("hostile kubelet",), variants=("one",), kinds=("plain",), empties=1)
 TENANTS: Final = replace(ATTACKS, faults=("hostile tenant",), variants=("one",), empties=1)
+
+# --- claims of devices
+
+
+def _devices_not_held() -> list[Replacement]:
+    return [(ledger.DeviceLedger, "assume", lambda *_args: None)]
+
+
+def _held_until_shown() -> list[Replacement]:
+    """An allocation in flight ends with the first that the watch shows."""
+    show = ledger.DeviceLedger._show
+
+    def shown(self: Any, before: Any, now: Any) -> None:
+        show(self, before, now)
+        if now is not None and now.status.allocation is not None:
+            self._drop(now.metadata.uid)
+
+    return [(ledger.DeviceLedger, "_show", shown)]
+
+
+def _claims_not_released() -> list[Replacement]:
+    return [(attempt_of_binder.BindingAttempt, "releases", lambda _self: ())]
+
+
+def _decided_before_release() -> list[Replacement]:
+    """The devices are free and the Decision is published while the release is under way."""
+    begin = attempt_of_binder.BindingAttempt.begin_releasing
+    decide = core.BinderCore._decide
+
+    def decided(self: Any, attempt: Any, verdict: Any, **more: Any) -> Any:
+        releases = attempt.releases()
+        is_bound = verdict.outcome is Outcome.BOUND or (verdict.outcome is Outcome.GONE and verdict.node)
+        if is_bound or not releases or attempt.may_still_land:
+            return decide(self, attempt, verdict, **more)
+        effect = begin(attempt, releases)
+        attempt.steps.is_released = True
+        return [effect, *decide(self, attempt, verdict, **more)]
+
+    return [(core.BinderCore, "_decide", decided)]
+
+
+def _late_claim_writes_not_voided() -> list[Replacement]:
+    begin = attempt_of_binder.BindingAttempt.begin_releasing
+
+    def begun(self: Any, releases: Any) -> Any:
+        return structs.replace(begin(self, releases), voids=False)
+
+    return [(attempt_of_binder.BindingAttempt, "begin_releasing", begun)]
+
+
+def _claims_not_fenced() -> list[Replacement]:
+    async def fence(self: Any, left: Any) -> None:
+        claims = self.cache.snapshot.objects(ResourceClaim)
+        await self.informers.become_current(RESOURCE_CLAIM, len(claims))
+
+    return [(takeover.Takeover, "_fence_claims", fence)]
+
+
+def _claims_not_current() -> list[Replacement]:
+    async def fence(self: Any, left: Any) -> None:
+        names = {name for pod in left.with_claims for name in self._claims_of(pod)}
+        await takeover.fence_each(sorted(names), self._fence_claim)
+
+    return [(takeover.Takeover, "_fence_claims", fence)]
+
+
+def _release_not_awaited() -> list[Replacement]:
+    after = core.BinderCore._after_releasing
+
+    def released(self: Any, attempt: Any, answer: Any, now: float) -> Any:
+        return after(self, attempt, structs.replace(answer, version=0), now)
+
+    return [(core.BinderCore, "_after_releasing", released)]
+
+
+def _writes_not_awaited() -> list[Replacement]:
+    return [(core.BinderCore, "_unseen", lambda _self, _attempt: [])]
+
+
+def _claims_unread_after_conflict() -> list[Replacement]:
+    """Whatever the claim shows, the allocation is written."""
+    return [(claims_of_binder, "_problem", lambda *_args: "")]
+
+
+def _claim_versions_ignored() -> list[Replacement]:
+    patch = claims_of_kube._patch_status
+
+    async def patched(client: Any, claim: Any, status: Any) -> Any:
+        metadata = structs.replace(claim.metadata, resource_version="")
+        return await patch(client, structs.replace(claim, metadata=metadata), status)
+
+    return [(claims_of_kube, "_patch_status", patched)]
+
+
+def _devices_not_verified() -> list[Replacement]:
+    return [(ledger.DeviceLedger, "earlier_owner", lambda _self, _uid: None)]
+
+
+def _claims_not_freed() -> list[Replacement]:
+    return [(conflictcheck.ConflictCheck, "claim_to_free", lambda *_args: None)]
+
 
 MUTATIONS: Final[dict[str, Mutation]] = {
     "no-uid": Mutation(rule="a Binding carries uid and resourceVersion (5)", seeds=5, replace=_no_uid, is_quick=True),
@@ -946,6 +1061,78 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         seeds=40,
         replace=_positions_stay,
         focus=POSITIONS_ANEW,
+    ),
+    "devices-not-held": Mutation(
+        rule="an allocation in flight counts in the ledger (ADR 67)",
+        seeds=500,
+        replace=_devices_not_held,
+        focus=DEVICES,
+    ),
+    "held-until-shown": Mutation(
+        rule="an allocation is held as long as a pod in flight needs it (ADR 67)",
+        seeds=500,
+        replace=_held_until_shown,
+        focus=MANY_DEVICES,
+    ),
+    "claims-not-released": Mutation(
+        rule="an attempt that fails takes its writes back (ADR 67)",
+        seeds=500,
+        replace=_claims_not_released,
+        focus=MANY_DEVICES,
+    ),
+    "decided-before-release": Mutation(
+        rule="claims are released before the Decision (ADR 67)",
+        seeds=500,
+        replace=_decided_before_release,
+        focus=LATE_CLAIMS,
+    ),
+    "late-claim-writes-not-voided": Mutation(
+        rule="a release makes a write without an answer fail (ADR 67)",
+        seeds=500,
+        replace=_late_claim_writes_not_voided,
+        focus=LATE_CLAIMS,
+    ),
+    "claims-not-fenced": Mutation(
+        rule="a takeover fences the claims of pods in RANKED (ADR 67)",
+        seeds=500,
+        replace=_claims_not_fenced,
+        focus=LATE_CLAIMS,
+    ),
+    "claims-not-current": Mutation(
+        rule="a takeover waits for the watch of claims (ADR 67)",
+        seeds=500,
+        replace=_claims_not_current,
+        focus=LATE_CLAIMS,
+    ),
+    "release-not-awaited": Mutation(
+        rule="pods with claims wait for the watch to show the last release (ADR 67)",
+        seeds=500,
+        replace=_release_not_awaited,
+        focus=MANY_DEVICES,
+    ),
+    "claim-writes-not-awaited": Mutation(
+        rule="the watch shows a claim's write before the Binding (ADR 67)",
+        seeds=500,
+        replace=_writes_not_awaited,
+        focus=MANY_DEVICES,
+    ),
+    "claims-unread-after-conflict": Mutation(
+        rule="a claim that is gone or allocated otherwise is a conflict (ADR 67)",
+        seeds=500,
+        replace=_claims_unread_after_conflict,
+        focus=MANY_DEVICES,
+    ),
+    "claim-versions-ignored": Mutation(
+        rule="a status of a claim is written with its resourceVersion (ADR 67)",
+        seeds=500,
+        replace=_claim_versions_ignored,
+        focus=LATE_CLAIMS,
+    ),
+    "claims-not-freed": Mutation(
+        rule="a claim that keeps its pod out is freed (ADR 67)",
+        seeds=500,
+        replace=_claims_not_freed,
+        focus=MANY_DEVICES,
     ),
 }
 

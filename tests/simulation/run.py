@@ -3,7 +3,8 @@
 --seeds N            how many (100)
 --seed N [-v]        one seed; -v prints its trace
 --first N            the first seed (0)
---focus NAME         smallest: the smallest clusters, thousands of runs in a minute; hostile: stolen credentials; devices
+--focus NAME         smallest: the smallest clusters, thousands of runs in a minute; hostile: stolen credentials;
+                     devices: pods with ResourceClaims
 --jobs N             processes (1)
 --kept               the seeds that have found something
 --digests            a digest of each run: equal when it went the same way

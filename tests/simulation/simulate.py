@@ -131,8 +131,8 @@ DEVICES: Final = replace(
     SMALL,
     kinds=("device", "device", "device", "two claims", "shared", "shared", "template", "template", "plain"),
     things=(
-        "add_pod", "add_pod", "replace_pod", "delete_pod", "finish_pod", "add_important_pod", "restart_driver", "replace_claim",
-        "remove_node", "add_node", "change_node",
+        "add_pod", "add_pod", "replace_pod", "delete_pod", "finish_pod", "add_important_pod", "restart_driver",
+        "replace_claim", "remove_node", "add_node", "change_node",
     ),
     pods=(3, 8),
     has_devices=True,

@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any, Final, Self
 
 from berth.api.config.configuration import KubeSchedulerConfiguration
+from berth.api.kinds import Kind
 from berth.api.pod import Pod
 from berth.clock import Clock
 from berth.errors import BerthError
@@ -141,6 +142,9 @@ class TraceLine:
 class World:
     """The parts of a run. The script creates objects, starts services and makes faults."""
 
+    read_kinds: tuple[Kind[Any], ...] = READ_KINDS
+    """What the services of the run read."""
+
     def __init__(self, seed: int, *, keep_trace: bool = False) -> None:
         self.seed = seed
         self.chance = random.Random(seed)
@@ -182,8 +186,6 @@ class World:
         """Whether somebody has deleted a Lease: then two may lead for a moment."""
         self.logged_at: dict[str, float] = {}
         """When a line was last logged, in the run's seconds."""
-        self.read_kinds = READ_KINDS
-        """What the services of the run read."""
         self.configuration = configuration("one")
         self.numbers = Numbers()
         self.nats = NatsSettings()
