@@ -17,6 +17,7 @@ from berth.framework.extending import Extension
 from berth.messages.attempts import MirrorEntry, Pending, Positions, encode_entry
 from berth.messages.subjects import Term, key
 from berth.observability.tracing import UnexportedSpan
+from berth.plugins.dynamicresources.plugin import DynamicResources
 from berth.profiles.configuration import profiles_of, read_configuration
 from berth.ranking.ranker import Ranker
 from berth_scorer.core import HEARTBEAT_SECONDS, LONG_SECONDS, SUSPECT_DELIVERIES, ScorerCore
@@ -225,6 +226,28 @@ def test_slice_that_is_over_leaves_the_rest_for_the_next_call(bench):
     assert bench.core.due() == 0.0
     assert ranked(bench.handle()) == ["web-1", "web-2"]
     assert bench.core.due() > bench.now
+
+
+def test_other_pods_are_ranked_while_a_plugin_works_ahead_for_one(monkeypatch):
+    left = [3]
+
+    def prepare(_plugin, pod, _snapshot, may_continue):
+        if pod.metadata.name == "slow":
+            left[0] -= 1
+            assert not may_continue()
+        return pod.metadata.name != "slow" or not left[0]
+
+    monkeypatch.setattr(DynamicResources, "prepare", prepare)
+    monkeypatch.setattr(DynamicResources, "only_for", None)
+    bench = Bench()
+    bench.mirror(a_node("a", cpu="4"))
+    messages = [bench.message(small(name)) for name in ("slow", "x", "y", "z")]
+    named = [ranked(bench.handle(*messages, may_continue=lambda: False))]
+    while bench.core.due() == 0.0:
+        named.append(ranked(bench.handle(may_continue=lambda: False)))
+    assert sorted(name for each in named for name in each) == ["slow", "x", "y", "z"]
+    assert named.index(["x"]) < named.index(["slow"])
+    assert len(named) == len(messages) + 2
 
 
 def test_everything_held_is_kept_alive_every_second(bench):

@@ -201,6 +201,10 @@ class ScorerCore:
         self._questions: dict[int, Questions] = {}
         # Pods with answers of extenders: they precede the backlog.
         self._answered: deque[PendingDelivery] = deque()
+        # Pods whose plugins work ahead of the ranking. They take turns with the backlog, a slice each.
+        self._preparing: deque[PendingDelivery] = deque()
+        self._prepares = False
+        self._may_continue: Callable[[], bool] = lambda: True
         # By sequence, messages whose answer, or a dead letter in its place, is being stored.
         self._publishing: dict[int, PendingDelivery] = {}
         # The counted suspect. No other plugin runs meanwhile, because that one could end the process too.
@@ -228,7 +232,8 @@ class ScorerCore:
 
         The answers of a slice are published together, so that NATS and the binder wake up once.
         """
-        self._offset = now - self._stopwatch()
+        self._offset, self._may_continue = now - self._stopwatch(), may_continue
+        self._prepares = not self._prepares
         effects: list[Effect] = []
         for event in events:
             effects += self._apply(event, now)
@@ -245,7 +250,7 @@ class ScorerCore:
         if self._is_closed:
             return None
         may_rank = self._alone is None
-        if may_rank and (self._answered or self._backlog.is_ready):
+        if may_rank and (self._answered or self._preparing or self._backlog.is_ready):
             return 0.0
         waits_until = self._backlog.due() if may_rank else None
         return self._beat_at if waits_until is None else min(waits_until, self._beat_at)
@@ -257,6 +262,7 @@ class ScorerCore:
             self._alone = None
         self._questions.clear()
         self._answered.clear()
+        self._preparing.clear()
         self._backlog.clear()
         idle = [held.delivery for sequence, held in self._held.items() if sequence not in self._publishing]
         self._held = {sequence: self._held[sequence] for sequence in self._publishing}
@@ -341,7 +347,12 @@ class ScorerCore:
     def _next(self, now: float) -> PendingDelivery | None:
         if self._alone is not None or self._is_closed:
             return None
-        return self._answered.popleft() if self._answered else self._backlog.pop(self.view.positions, now)
+        if self._answered:
+            return self._answered.popleft()
+        if self._preparing and self._prepares:
+            return self._preparing.popleft()
+        held = self._backlog.pop(self.view.positions, now)
+        return self._preparing.popleft() if held is None and self._preparing else held
 
     def _begin(self, held: PendingDelivery) -> list[Effect]:
         """Run plugins for a pod; for a suspect, count it first."""
@@ -356,7 +367,10 @@ class ScorerCore:
         if asked is None:
             profile = self._ranker.profiles[held.pending.profile]
             if held.pending.error or not profile.asks_extenders(held.pending.pod):
-                return self._answer(held, None)
+                if self._is_prepared(held):
+                    return self._answer(held, None)
+                self._preparing.append(held)
+                return []
             asked = self._questions[held.sequence] = Questions(held)
         try:
             question = asked.next(self._ranker, self.view)
@@ -369,6 +383,14 @@ class ScorerCore:
             del self._questions[held.sequence]
             return self._answer(held, asked.answer)
         return [question, *self._end_alone(held)]
+
+    def _is_prepared(self, held: PendingDelivery) -> bool:
+        if held.pending.error or self._alone is not None:
+            return True
+        try:
+            return self._ranker.prepare(held.pending, self.view, self._may_continue)
+        except Exception:  # noqa: BLE001 - the ranking raises it again, and says it
+            return True
 
     def _answer(self, held: PendingDelivery, extension: Extension | None) -> list[Effect]:
         """Rank the message and publish the answer; an exception becomes an error and a dead letter."""

@@ -28,6 +28,7 @@ def parser() -> argparse.ArgumentParser:
     line.add_argument("--node-cpu", default="4", help="cpu of a created node (default: %(default)s)")
     line.add_argument("--node-memory", default="16Gi", help="memory of a created node (default: %(default)s)")
     line.add_argument("--node-pods", type=int, default=110, help="pods of a created node (default: %(default)s)")
+    line.add_argument("--devices", type=int, default=0, metavar="N", help="GPUs of each node, by a played driver")
     line.add_argument("--load", type=Path, metavar="FILE", help="objects as `kubectl get -o json|yaml` writes them")
     line.add_argument("--kubeconfig-out", type=Path, metavar="FILE", help="where to write a kubeconfig")
     line.add_argument(
@@ -77,6 +78,7 @@ async def serve(arguments: argparse.Namespace) -> None:
         host=arguments.host,
         port=arguments.port,
         kubelet=KubeletSettings(start_delay=arguments.start_delay),
+        devices=arguments.devices,
         history=arguments.history,
         kubeconfig_path=arguments.kubeconfig_out,
         default_scheduler=arguments.default_scheduler,

@@ -26,7 +26,9 @@ from berth_sim.apiserver.kinds import BY_NAME, NAMESPACES, NODES, PODS, PRIORITY
 from berth_sim.apiserver.resources import Clock, Resources, incoming, utc_now
 from berth_sim.apiserver.status import JsonObject
 from berth_sim.apiserver.store import DEFAULT_HISTORY, FIRST_REVISION, Store, StoredObject
+from berth_sim.controllers.claims import ClaimController
 from berth_sim.controllers.loop import Controllers
+from berth_sim.devices import DeviceDriver
 from berth_sim.faults import Faults
 from berth_sim.nodes import CordonTaints, Kubelet, KubeletSettings
 from berth_sim.prometheus import PREFIX
@@ -136,6 +138,7 @@ class SimulatedCluster:
         host: Address to listen on.
         port: Port to listen on; 0 is any free port.
         kubelet: How pods start and end.
+        devices: GPUs of each node, which a played driver publishes.
         history: How many changes of each kind are kept for watches to resume from.
         kubeconfig_path: Where to write a kubeconfig; None is a temporary folder, removed with the cluster.
         clock: The source of time stamps.
@@ -152,6 +155,7 @@ class SimulatedCluster:
         host: str = "127.0.0.1",
         port: int = 0,
         kubelet: KubeletSettings | None = KubeletSettings(),  # noqa: B008 - frozen
+        devices: int = 0,
         history: int = DEFAULT_HISTORY,
         kubeconfig_path: Path | None = None,
         clock: Clock = utc_now,
@@ -169,6 +173,8 @@ class SimulatedCluster:
         self._kubelet = Kubelet(self.resources, kubelet) if kubelet is not None else None
         self._cordon_taints = CordonTaints(self.resources)
         self._controllers = Controllers(self.resources)
+        self._claims = ClaimController(self.resources)
+        self._driver = DeviceDriver(self.resources, devices)
         self._wanted_kubeconfig_path = kubeconfig_path
         self._stack = AsyncExitStack()
 
@@ -213,7 +219,7 @@ class SimulatedCluster:
         host, port = runner.addresses[0][:2]
         self.url = f"http://{host}:{port}"
         if self._kubelet is not None:
-            for one in (self._kubelet, self._cordon_taints, self._controllers):
+            for one in (self._kubelet, self._cordon_taints, self._controllers, self._claims, self._driver):
                 one.start()
                 self._stack.callback(one.stop)
         self._write_kubeconfig()

@@ -24,6 +24,8 @@ from berth_sim.apiserver.kinds import (
     PRIORITY_CLASSES,
     REPLICA_SETS,
     REPLICATION_CONTROLLERS,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
     SECRETS,
     SERVICES,
     STATEFUL_SETS,
@@ -286,6 +288,17 @@ _OF_REPLICAS = (
     _IMAGES,
 )
 
+
+def _claim_state(value: JsonObject, _now: datetime) -> str:
+    status = value.get("status") or {}
+    states = {
+        "deleted": "deletionTimestamp" in value["metadata"],
+        "allocated": bool(status.get("allocation")),
+        "reserved": bool(status.get("reservedFor")),
+    }
+    return ",".join(state for state, holds in states.items() if holds) or "pending"
+
+
 _COLUMNS: dict[SimulatedKind, tuple[Column, ...]] = {
     DEPLOYMENTS: (
         _NAME_COLUMN,
@@ -320,6 +333,14 @@ _COLUMNS: dict[SimulatedKind, tuple[Column, ...]] = {
         Column(name="Node", cell=_at("spec", "nodeName"), priority=_WIDE),
         Column(name="Nominated Node", cell=_at("status", "nominatedNodeName"), priority=_WIDE),
         Column(name="Readiness Gates", cell=lambda _value, _now: "<none>", priority=_WIDE),
+    ),
+    RESOURCE_CLAIMS: (_NAME_COLUMN, Column(name="State", cell=_claim_state), _AGE_COLUMN),
+    RESOURCE_SLICES: (
+        _NAME_COLUMN,
+        Column(name="Node", cell=_at("spec", "nodeName")),
+        Column(name="Driver", cell=_at("spec", "driver")),
+        Column(name="Pool", cell=_at("spec", "pool", "name")),
+        _AGE_COLUMN,
     ),
     NODES: (
         _NAME_COLUMN,

@@ -417,9 +417,9 @@ class PluginSteps:
         return found
 
     def after_binding(self) -> None:
-        for plugin in self._concerned(self.profile.reserves):
+        for reserve in self._concerned(self.profile.reserves):
             with suppress(PluginFailure):
-                call(plugin, "PostBind", plugin.finish_binding, object, self.state, self.pod, self.node)
+                call(reserve, "PostBind", reserve.finish_binding, object, self.state, self.pod, self.node)
         for plugin in self.profile.post_binds:
             with suppress(PluginFailure):  # the pod is bound: a plugin's failure changes nothing
                 call(plugin, "PostBind", plugin.post_bind, object, self.state, self.pod, self.node)

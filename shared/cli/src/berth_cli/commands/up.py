@@ -12,6 +12,7 @@ from typing import Annotated, Final
 import typer
 
 from berth.api.config.configuration import KubeSchedulerConfiguration
+from berth.api.devices import MOST_DEVICES
 from berth.api.pod import DEFAULT_SCHEDULER
 from berth.bus.topology import Names
 from berth.errors import BerthError
@@ -97,6 +98,16 @@ def up(  # noqa: PLR0913, PLR0917 - one parameter a flag, given by name
             show_default=False,
         ),
     ] = None,
+    devices: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="GPUs of each node of the simulated cluster, from a played driver; none if not given.",
+            min=0,
+            max=MOST_DEVICES,
+            show_default=False,
+        ),
+    ] = None,
     verbosity: Verbosity = 0,
     leader_elect: Annotated[
         str | None, typer.Option(metavar="[=true|false]", help="Elect leaders by Lease; false if nothing else runs.")
@@ -127,7 +138,7 @@ def up(  # noqa: PLR0913, PLR0917 - one parameter a flag, given by name
     settings = read_settings(flags=given, file=file_values(configuration))
     cluster = kubeconfig or kubeconfig_of(configuration)
     with reporting_errors():
-        _want_simulation(nodes, cluster, kubeconfig)
+        _want_simulation({"--nodes": nodes, "--devices": devices}, cluster, kubeconfig)
     warning = warning_about(settings.leader_election, configuration.scheduler_names)
     if cluster is not None and warning is not None:
         note(f"warning: {warning}")
@@ -141,6 +152,7 @@ def up(  # noqa: PLR0913, PLR0917 - one parameter a flag, given by name
         scorers=scorers,
         shadows=shadows,
         nodes=NODES if nodes is None else nodes,
+        devices=devices or 0,
         default_scheduler=_for_pods_that_name_none(configuration),
         verbosity=verbosity,
         leader_elect=leader_elect,
@@ -190,15 +202,18 @@ def _shadow_of(text: str) -> ShadowOptions:
         raise UsageError(f"--shadow {text!r}: its name: {error}") from error
 
 
-def _want_simulation(nodes: int | None, cluster: Path | None, flag: Path | None) -> None:
-    """A given cluster has its own nodes.
+def _want_simulation(numbers: Mapping[str, int | None], cluster: Path | None, flag: Path | None) -> None:
+    """A given cluster has its own nodes and devices.
 
     Raises:
-        UsageError: --nodes is given for it.
+        UsageError: a number of them is given for it.
     """
-    if nodes is not None and cluster is not None:
-        given = "--kubeconfig" if flag is not None else "clientConnection.kubeconfig of the configuration"
-        raise UsageError(f"--nodes {nodes}: it is for a simulated cluster, and {given} names another: leave one out")
+    for name, number in numbers.items():
+        if number is not None and cluster is not None:
+            given = "--kubeconfig" if flag is not None else "clientConnection.kubeconfig of the configuration"
+            raise UsageError(
+                f"{name} {number}: it is for a simulated cluster, and {given} names another: leave one out"
+            )
 
 
 def _for_pods_that_name_none(configuration: KubeSchedulerConfiguration) -> str:

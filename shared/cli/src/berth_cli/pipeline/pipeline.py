@@ -68,6 +68,7 @@ class PipelineOptions:
     scorers: int = 1
     shadows: tuple[ShadowOptions, ...] = ()
     nodes: int = 100  # of a simulated cluster
+    devices: int = 0  # of each simulated node
     # The schedulerName that a simulated cluster gives pods without one: a profile's name.
     default_scheduler: str = DEFAULT_SCHEDULER_NAME
     # Whether NetworkTraffic is enabled, on the generated traffic of the simulated cluster.
@@ -137,7 +138,13 @@ async def _start(options: PipelineOptions, folder: Path, supervisor: Supervisor,
     port, kubeconfig = free_port(), options.kubeconfig or folder / "kubeconfig"
     if not options.kubeconfig:
         supervisor.start(
-            simulated_cluster(folder, port, nodes=options.nodes, default_scheduler=options.default_scheduler)
+            simulated_cluster(
+                folder,
+                port,
+                nodes=options.nodes,
+                devices=options.devices,
+                default_scheduler=options.default_scheduler,
+            )
         )
     elif not options.nats:
         access.announce_cluster(folder, kubeconfig)

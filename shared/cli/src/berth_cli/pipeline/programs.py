@@ -136,7 +136,7 @@ def nats_server(folder: Path, port: int, *, name: str, settings: NatsSettings | 
     )
 
 
-def simulated_cluster(folder: Path, port: int, *, nodes: int, default_scheduler: str) -> Program:
+def simulated_cluster(folder: Path, port: int, *, nodes: int, devices: int, default_scheduler: str) -> Program:
     """The simulated cluster, which writes its kubeconfig into the folder.
 
     ``default_scheduler``: the schedulerName of pods without one; only berth schedules there.
@@ -145,6 +145,7 @@ def simulated_cluster(folder: Path, port: int, *, nodes: int, default_scheduler:
         *(sys.executable, "-m", "berth_sim"),
         *("--port", str(port)),
         *("--nodes", str(nodes)),
+        *("--devices", str(devices)),
         *("--default-scheduler", default_scheduler),
         *("--kubeconfig-out", str(folder / "kubeconfig")),
     )

@@ -236,6 +236,14 @@ class VectorFilterPlugin(FilterPlugin):
 class AllocatingPlugin(FilterPlugin):
     """A Filter that gives devices to the pod, which other scorers must know as soon as they know the pod's node."""
 
+    def prepare(self, pod: Pod, snapshot: Snapshot, may_continue: Callable[[], bool]) -> bool:
+        """Work ahead of the pod's cycle, while it may continue; returns whether it is done.
+
+        A scorer ranks other pods in between, and this one once it is done. By default there is none.
+        """
+        del pod, snapshot, may_continue
+        return True
+
     @abstractmethod
     def allocations(self, state: CycleState, pod: Pod, node: NodeInfo) -> Allocations:
         """The devices that the pod would get on a feasible node; called for the best one."""

@@ -13,7 +13,7 @@ from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import BEST, Detail, Ranking, RankOptions, ToExtend, nodes_to_extend, rank
 from berth.framework.extending import Extension
 from berth.framework.interface import Nomination
-from berth.framework.plugincalls import Timing
+from berth.framework.plugincalls import PluginFailure, Timing, call
 from berth.framework.profile import Profile
 from berth.log import get_logger
 from berth.messages.attempts import Pending, Preemption, Ranked, Victim, within_bounds
@@ -57,6 +57,19 @@ class Ranker:
     def to_extend(self, pending: Pending, view: View, *, search: bool = True) -> ToExtend:
         """The nodes to ask extenders about before the pod is ranked."""
         return nodes_to_extend(pending.pod, view.snapshot, self.profiles[pending.profile], search=search)
+
+    def prepare(self, pending: Pending, view: View, may_continue: Callable[[], bool]) -> bool:
+        """Work ahead of the pod's ranking, while it may continue; returns whether it is done."""
+        profile = self.profiles[pending.profile]
+        left_out = profile.left_out(view.snapshot.traits_of(pending.pod))
+        try:
+            return all(
+                call(plugin, "Prepare", plugin.prepare, bool, pending.pod, view.snapshot, may_continue)
+                for plugin in profile.allocating
+                if plugin.name not in left_out
+            )
+        except PluginFailure:
+            return True  # the ranking fails in the same way
 
     def answer(  # noqa: PLR0913 - what is ranked, on what, and the options
         self,

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from berth.api.pod import DEFAULT_SCHEDULER
+from berth_sim.apiserver import claims, workloads
 from berth_sim.apiserver import store as events
-from berth_sim.apiserver import workloads
 from berth_sim.apiserver.kinds import (
     EVENTS,
     NAMESPACES,
@@ -50,7 +50,7 @@ def with_defaults(kind: SimulatedKind, value: JsonObject) -> JsonObject:
     if kind is SERVICES and isinstance(value.get("spec"), dict):
         return {**value, "spec": {"type": "ClusterIP", "sessionAffinity": "None", **value["spec"]}}
     if kind not in _SPECS:
-        return value
+        return claims.with_defaults(kind, value)
     return {**value, "spec": {**_SPECS[kind], **(value.get("spec") or {})}, "status": _PENDING}
 
 
@@ -298,11 +298,12 @@ def _compute(resources: JsonObject, part: str) -> JsonObject:
 
 
 def check_update(kind: SimulatedKind, before: JsonObject, after: JsonObject) -> None:
-    """Reject a change of immutable fields: nearly all of a pod's spec, its node included.
+    """Reject a change of immutable fields, such as nearly all of a pod's spec, its node included.
 
     Raises:
         StatusError: 422.
     """
+    claims.check_update(kind, before, after)
     if kind is not PODS or before["spec"] is after["spec"]:
         return
     ignored = _MUTABLE_POD_FIELDS | (_GATED_POD_FIELDS if before["spec"].get("schedulingGates") else frozenset())

@@ -35,6 +35,14 @@ _MOST_UNUSED: Final = 4096  # numbers of former devices, above as many as there 
 _MAX_SHARED: Final = 100_000  # distinct attributes that are kept once
 
 
+# What PooledDevice.flags says of a device.
+EXISTS: Final = 1
+IS_ODD: Final = 2
+IS_SHAREABLE: Final = 4
+HAS_TAINTS: Final = 8
+HAS_CAPACITY: Final = 16
+
+
 class PooledDevice:
     """A device as its slice stands: a changed slice has other objects."""
 
@@ -62,6 +70,22 @@ class PooledDevice:
     @property
     def is_shareable(self) -> bool:
         return bool(self.device.allow_multiple_allocations)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is taken whole, takes nothing else, and is for every node of its slice."""
+        return self.consumes is None and not self.is_shareable and not self.part.per_device
+
+    @property
+    def flags(self) -> int:
+        device = self.device
+        return (
+            EXISTS
+            | (IS_ODD if self.is_odd else 0)
+            | (IS_SHAREABLE if self.is_shareable else 0)
+            | (HAS_TAINTS if device.taints else 0)
+            | (HAS_CAPACITY if device.capacity else 0)
+        )
 
     def is_for(self, node: Node) -> bool:
         """Whether the device itself can be used from the node of its slice."""
@@ -125,7 +149,8 @@ class PoolState(Enum):
 class NodePool:
     """A pool as one node sees it. ``devices``: of the slices for the node; empty if it is not usable.
 
-    ``is_shared``: one object for all nodes that see the same slices.
+    ``is_shared``: one object for all nodes that see the same slices. ``is_plain``: its devices are those of one slice,
+    with consecutive numbers, and none is shared or depends on others.
     """
 
     key: PoolKey
@@ -133,6 +158,7 @@ class NodePool:
     devices: tuple[PooledDevice, ...] = ()
     binds: bool = False  # some device has binding conditions
     is_shared: bool = False
+    is_plain: bool = False
 
     @property
     def text(self) -> str:
@@ -190,7 +216,8 @@ class _Pool:
         if not _are_valid(devices, every):
             return NodePool(key, PoolState.INVALID)
         binds = any(device.device.binding_conditions for device in devices)
-        return NodePool(key, PoolState.USABLE, devices, binds)
+        is_plain = self.nodes is not None and len(with_devices) < 2 and all(each.is_plain for each in devices)
+        return NodePool(key, PoolState.USABLE, devices, binds, is_plain=is_plain)
 
     def all_counters(self) -> Counters:
         if self.counters is None:
@@ -248,6 +275,8 @@ class DevicePools:
         self._parts: dict[str, PooledSlice] = {}
         self._devices = 0
         self.numbers = 0  # the next device's number
+        self.by_number: list[PooledDevice | None] = []  # None: it is gone
+        self.flags = bytearray()  # by number
         self.numbering = 0  # increases when all devices are numbered again
         slices.prepare = SharedAttributes()
         for each in slices:
@@ -303,7 +332,7 @@ class DevicePools:
             return frozenset()
         part = self._parts[name] = _part_of(resource_slice, self.numbers)
         self._devices += len(part.devices)
-        self.numbers += len(part.devices)
+        self._number(part)
         if self.numbers > _MOST_UNUSED + 2 * self._devices:
             self._number_again()
         pool = self._pools.setdefault(part.pool, _Pool())
@@ -319,6 +348,9 @@ class DevicePools:
         if part is None:
             return frozenset()
         self._devices -= len(part.devices)
+        for device in part.devices:
+            self.by_number[device.number] = None
+            self.flags[device.number] = 0
         pool = self._pools[part.pool]
         concerned = pool.nodes
         del pool.slices[name]
@@ -330,13 +362,20 @@ class DevicePools:
         after = self._refresh(part.pool, pool)
         return None if concerned is None or after is None else concerned | after
 
+    def _number(self, part: PooledSlice) -> None:
+        self.by_number += part.devices
+        self.flags += bytes([device.flags for device in part.devices])
+        self.numbers += len(part.devices)
+
     def _number_again(self) -> None:
         self.numbering += 1
         self.numbers = 0
+        self.by_number.clear()
+        self.flags.clear()
         for part in self._parts.values():
-            for device in part.devices:
-                device.number = self.numbers
-                self.numbers += 1
+            for number, device in enumerate(part.devices, self.numbers):
+                device.number = number
+            self._number(part)
 
     def _refresh(self, key: PoolKey, pool: _Pool) -> frozenset[str] | None:
         # Sort the pool in after a change of its slices. Returns the nodes that see the change.

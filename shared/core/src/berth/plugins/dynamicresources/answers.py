@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from berth.api.devices import DeviceClass, ResourceClaim
+from berth.api.node import Node
 from berth.cluster.devices.ledger import DeviceLedger
-from berth.cluster.devices.pools import DevicePools, PoolKey
+from berth.cluster.devices.pools import DevicePools, NodePool, PoolKey
 from berth.cluster.nodes import RowIndex
 from berth.cluster.snapshot import Snapshot
 from berth.framework.status import Code
@@ -27,10 +28,18 @@ _encode: Final = msgspec.json.Encoder().encode
 _MOST_PLANS: Final = 32
 _MOST_ALIKE: Final = 10_000  # states of alike nodes whose outcome a plan keeps
 
+# Above this many unknown nodes, devices are looked at by columns.
+_FEW: Final = 64
+_AT_ONCE: Final = 256  # nodes between two looks at the clock: a millisecond
+
 _UNKNOWN: Final = 0
 FITS: Final = 1
 
 Outcome = Solution | Rejected | str  # text: an error that ends the cycle
+
+
+def always() -> bool:
+    return True
 
 
 class NodeAnswers:
@@ -39,41 +48,68 @@ class NodeAnswers:
     ``codes``: int32[capacity], FITS or an index into ``statuses``, after ``find``. ``points``: int64[capacity, claims].
     """
 
-    def __init__(self, snapshot: Snapshot, plan: Plan, pools: DevicePools, ledger: DeviceLedger) -> None:
+    def __init__(self, plan: Plan, allocator: Allocator) -> None:
         self.plan = plan
         self.codes: npt.NDArray[np.int32] = np.zeros(0, dtype=np.int32)
         self.statuses: list[tuple[Code, str]] = [(Code.SUCCESS, ""), (Code.SUCCESS, "")]
         self.points: npt.NDArray[np.int64] = np.zeros((0, 0), dtype=np.int64)
-        self._snapshot = snapshot
-        self._pools = pools
-        self._ledger = ledger
-        self._traits = DeviceTraits(plan)
+        self._snapshot = allocator.snapshot
+        self._pools = allocator.pools
+        self._ledger = allocator.ledger
+        self._views = allocator.views
+        self._columns = allocator.columns
+        self._traits = DeviceTraits(plan, self._pools, self._columns)
         self._takes_all = any(each.takes_all for each in plan.requests)
         self._numbers: dict[tuple[Code, str], int] = {}
         self._candidates: dict[int, Candidates] = {}
         self._solutions: dict[int, Solution] = {}
         self._alike: dict[object, Outcome] = {}
+        self._plain: dict[object, Outcome] = {}  # of nodes whose pools are plain, by their signature and busy devices
         self._seen_pools: set[PoolKey] = set()  # with candidates
         self._versions = (-1, -1, -1)
 
-    def find(self, rows: RowIndex) -> None:
-        """Bring ``codes`` and ``points`` of these rows up to date."""
+    def find(self, rows: RowIndex, may_continue: Callable[[], bool] = always) -> bool:
+        """Bring ``codes`` and ``points`` of these rows up to date; returns whether all are."""
         self._forget_changed()
         unknown = rows[self.codes[rows] == _UNKNOWN]
-        if len(unknown):
-            free = Free(self._pools, self._ledger)
-            outcomes: dict[Candidates, Outcome] = {}  # nodes may have the same candidates
-            for row in unknown.tolist():
-                candidates = self._candidates.get(row) or self._find_candidates(row)
-                outcome = outcomes.get(candidates)
-                if outcome is None:
-                    outcome = outcomes[candidates] = self._outcome(candidates, free)
-                self._note(row, outcome)
+        if not len(unknown):
+            return True
+        if len(unknown) > _FEW:
+            if not all(each.fill(may_continue) for each in self.plan.expressions):
+                return False
+            self._traits.fill()
+        free = Free(self._pools, self._ledger)
+        outcomes: dict[Candidates, Outcome] = {}  # nodes may have the same candidates
+        for begin in range(0, len(unknown), _AT_ONCE):
+            for row in unknown[begin : begin + _AT_ONCE].tolist():
+                self._note(row, self._outcome_of(row, free, outcomes))
+            if not may_continue():
+                return begin + _AT_ONCE >= len(unknown)
+        return True
+
+    def _outcome_of(self, row: int, free: Free, outcomes: dict[Candidates, Outcome]) -> Outcome:
+        node, key = self._snapshot.node_at(row), None
+        if node is not None:
+            views = self._views.of(row, node)
+            signatures = [None if not each.is_plain else self._traits.signature(each) for each in views]
+            if None not in signatures:
+                key = (tuple(signatures), tuple([free.busy_of(each) for each in views]))
+                if (known := self._plain.get(key)) is not None:
+                    return known
+        candidates = self._candidates.get(row) or self._find_candidates(row)
+        outcome = outcomes.get(candidates)
+        if outcome is None:
+            outcome = outcomes[candidates] = self._outcome(candidates, free)
+        if key is not None:
+            if len(self._plain) > _MOST_ALIKE:
+                self._plain.clear()
+            self._plain[key] = outcome
+        return outcome
 
     def solution(self, row: int) -> tuple[Solution, Candidates] | None:
         """The solution for the node of a row that fits, after ``find``."""
         solution = self._solutions.get(row)
-        return None if solution is None else (solution, self._candidates[row])
+        return None if solution is None else (solution, self._candidates.get(row) or self._find_candidates(row))
 
     def _forget_changed(self) -> None:
         snapshot = self._snapshot
@@ -122,12 +158,14 @@ class NodeAnswers:
         self._candidates.clear()
         self._solutions.clear()
         self._alike.clear()
+        self._plain.clear()
         self._seen_pools.clear()
-        self._traits = DeviceTraits(self.plan)
+        self._traits = DeviceTraits(self.plan, self._pools, self._columns)
 
     def _find_candidates(self, row: int) -> Candidates:
         node = self._snapshot.node_at(row)
-        candidates = NO_CANDIDATES if node is None else candidates_of(node, self._pools, self._traits)
+        views = () if node is None else self._views.of(row, node)
+        candidates = NO_CANDIDATES if node is None else candidates_of(node, views, self._traits)
         self._candidates[row] = candidates
         self._seen_pools.update({device.part.pool for device in candidates.devices})
         return candidates
@@ -172,6 +210,34 @@ def _run(search: Search) -> Outcome:
         return str(exc)
 
 
+class NodeViews:
+    """The pools that each node sees, by row."""
+
+    def __init__(self, snapshot: Snapshot, pools: DevicePools) -> None:
+        self._snapshot = snapshot
+        self._pools = pools
+        self._version = pools.changes.version
+        self._of_rows: dict[int, tuple[Node, tuple[NodePool, ...]]] = {}
+
+    def of(self, row: int, node: Node) -> tuple[NodePool, ...]:
+        if self._version != self._pools.changes.version:
+            self._forget_changed()
+        known = self._of_rows.get(row)
+        if known is None or known[0] is not node:
+            known = self._of_rows[row] = node, tuple(self._pools.seen_from(node))
+        return known[1]
+
+    def _forget_changed(self) -> None:
+        changes, self._version = self._pools.changes.since(self._version), self._pools.changes.version
+        if changes is None or None in changes:
+            self._of_rows.clear()
+            return
+        for name in {name for nodes in changes for name in nodes or ()}:
+            row = self._snapshot.rows.of(name)
+            if row is not None:
+                self._of_rows.pop(row, None)
+
+
 class Allocator:
     """The plans used last on one Snapshot, with its pools and ledger."""
 
@@ -182,6 +248,8 @@ class Allocator:
         self._classes = snapshot.objects(DeviceClass)
         self._version = -1
         self._selectors = SelectorAnswers(self.pools)
+        self.columns = self._selectors.columns
+        self.views = NodeViews(snapshot, self.pools)
         self._plans: OrderedDict[tuple[bytes, ...], NodeAnswers] = OrderedDict()
 
     @classmethod
@@ -202,7 +270,7 @@ class Allocator:
         known = self._plans.get(key)
         if known is None:
             plan = compile_plan(claims, self._classes.named, self._selectors)
-            known = self._plans[key] = NodeAnswers(self.snapshot, plan, self.pools, self.ledger)
+            known = self._plans[key] = NodeAnswers(plan, self)
             if len(self._plans) > _MOST_PLANS:
                 self._plans.popitem(last=False)
         else:

@@ -8,17 +8,34 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 from berth.api.devices import CapacityRange, CapacityRequestPolicy, DeviceCapacity, SliceDevice
 from berth.api.node import Node
 from berth.api.resources import exact_or_zero
-from berth.cluster.devices.pools import Amount, DevicePools, NodePool, PooledDevice, PoolState
+from berth.cluster.devices.columns import DeviceColumns, distinct
+from berth.cluster.devices.pools import (
+    EXISTS,
+    HAS_CAPACITY,
+    HAS_TAINTS,
+    IS_SHAREABLE,
+    Amount,
+    DevicePools,
+    NodePool,
+    PooledDevice,
+    PoolState,
+)
 from berth.plugins.dynamicresources.requests import Plan, Request
+from berth.plugins.dynamicresources.selectors import NO, YES
 
 K = TypeVar("K")
 V = TypeVar("V")
 _MOST_TRAITS: Final = 100_000  # distinct traits, or lists of them, that a plan keeps
+_BYTES: Final = 4  # of a kind of devices in a signature
+_NO_KIND: Final = b"\xff" * _BYTES
 
 
 class DeviceTrait:
@@ -45,8 +62,15 @@ class DeviceTrait:
 class DeviceTraits:
     """The traits of devices for one plan, evaluated on first use."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, pools: DevicePools, columns: DeviceColumns) -> None:
         self._plan = plan
+        self._pools = pools
+        self._columns = columns
+        self._numbering = pools.numbering
+        self._kinds: npt.NDArray[np.int32] = np.zeros(0, dtype=np.int32)  # by number; -1: unknown
+        self._kind_of: dict[DeviceTrait, int] = {}
+        self._signatures = b""  # of `_kinds`
+        self._has_gaps = False
         self._known: dict[tuple[object, ...], DeviceTrait] = {}
         self._lists: dict[tuple[DeviceTrait, ...], tuple[DeviceTrait, ...]] = {}
         self._of_views: dict[NodePool, tuple[tuple[PooledDevice, ...], tuple[DeviceTrait, ...]]] = {}
@@ -68,6 +92,48 @@ class DeviceTraits:
                 self._known.clear()
             known = self._known[key] = self._made(device, answers, values)
         return known
+
+    def fill(self) -> None:
+        """Find the traits of all devices whose answers are known, alike ones once."""
+        pools, kinds = self._pools, self._reserved()
+        flags = np.array(pools.flags, dtype=np.uint8)
+        apart = IS_SHAREABLE | HAS_TAINTS | (HAS_CAPACITY if self._reads_capacity else 0)
+        found = (kinds < 0) & (flags & (EXISTS | apart) == EXISTS)
+        codes = [each.codes() for each in self._plan.expressions]
+        for column in codes:
+            found &= (column == YES) | (column == NO)
+        numbers = np.flatnonzero(found)
+        if not len(numbers):
+            return
+        columns: list[npt.NDArray[Any]] = [np.zeros(len(kinds), dtype=np.int32), *codes]
+        columns += [
+            self._columns.of(("constraint", each.attribute), each.attribute_of) for each in self._plan.constraints
+        ]
+        first, of_devices = distinct([column[numbers] for column in columns])
+        devices = [pools.by_number[number] for number in numbers[first].tolist()]
+        traits = [self._kind_of.setdefault(self.of(each), len(self._kind_of)) for each in devices if each is not None]
+        kinds[numbers] = np.array(traits, dtype=np.int32)[of_devices]
+        self._signatures = kinds.tobytes()
+        self._has_gaps = bool(np.any((kinds < 0) & (flags & EXISTS != 0)))
+
+    def signature(self, view: NodePool) -> bytes | None:
+        """Equal for plain pools with the same traits; None if some are not known."""
+        if not view.devices:
+            return b""
+        begin, size = view.devices[0].number, len(view.devices)
+        found = self._signatures[_BYTES * begin : _BYTES * (begin + size)]
+        is_known = len(found) == _BYTES * size and self._numbering == self._pools.numbering
+        if is_known and self._has_gaps:
+            is_known = _NO_KIND not in found
+        return found if is_known else None
+
+    def _reserved(self) -> npt.NDArray[np.int32]:
+        if self._numbering != self._pools.numbering or len(self._kind_of) > _MOST_TRAITS:
+            self._kinds, self._numbering = self._kinds[:0], self._pools.numbering
+            self._kind_of.clear()
+        missing = self._pools.numbers - len(self._kinds)
+        self._kinds = np.concatenate((self._kinds, np.full(missing, -1, dtype=np.int32)))
+        return self._kinds
 
     def shared(self, traits: tuple[DeviceTrait, ...]) -> tuple[DeviceTrait, ...]:
         """The same traits, kept once for all alike nodes."""
@@ -155,9 +221,8 @@ class Candidates:
 NO_CANDIDATES: Final = Candidates((), (), True, None, False)
 
 
-def candidates_of(node: Node, pools: DevicePools, traits: DeviceTraits) -> Candidates:
-    """Find the node's candidates."""
-    views = tuple(pools.seen_from(node))
+def candidates_of(node: Node, views: tuple[NodePool, ...], traits: DeviceTraits) -> Candidates:
+    """Find the candidates of a node that sees these pools."""
     if not views:
         return NO_CANDIDATES
 

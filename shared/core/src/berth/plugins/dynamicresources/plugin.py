@@ -10,7 +10,7 @@ The plugin is pure: Reserve assumes allocations in the device ledger of the bind
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import ClassVar, Final
@@ -166,6 +166,21 @@ class DynamicResources(
         """Why the pod waits for one of its claims."""
         found = resolved_claims(pod, claims)
         return found if isinstance(found, Status) else SUCCESS
+
+    def prepare(self, pod: Pod, snapshot: Snapshot, may_continue: Callable[[], bool]) -> bool:
+        """Evaluate the selectors, and search on every node: a second where each device differs from all others."""
+        claims = self._make_claims(pod, snapshot) if _concerns(pod, snapshot) else SUCCESS
+        if isinstance(claims, Status) or claims.stale is not None:
+            return True
+        rows = np.flatnonzero(snapshot.columns.exists[: snapshot.size])
+        try:
+            for _, served in _by_served(claims, Nodes(snapshot, rows)):
+                answers = None if served is None else self._answers(claims, pod, served)[0]
+                if answers is not None and not answers.find(rows, may_continue):
+                    return False
+        except PlanError:
+            pass  # the cycle says it
+        return True
 
     def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
         if not _concerns(pod, snapshot):

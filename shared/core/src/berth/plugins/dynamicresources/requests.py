@@ -9,6 +9,7 @@ from typing import Final
 from berth.api.devices import (
     ALL,
     EXACT_COUNT,
+    DeviceAttribute,
     DeviceClass,
     DeviceConstraint,
     DeviceRequest,
@@ -84,12 +85,16 @@ class AttributeConstraint:
 
     def value_of(self, device: PooledDevice) -> object:
         """The device's value with its type; None without the attribute."""
+        found = self.attribute_of(device)
+        return None if found is None else found.typed
+
+    def attribute_of(self, device: PooledDevice) -> DeviceAttribute | None:
         attributes = device.device.attributes or {}
         found = attributes.get(self.attribute)
         if found is None:
             domain, _, name = self.attribute.partition("/")
             found = attributes.get(name) if domain == device.driver else None
-        return None if found is None else found.typed
+        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,26 +6,40 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
+
 from berth.api.devices import DeviceAttribute
 from berth.cel.errors import CELError
 from berth.cel.selector import Attribute, DeviceSelector, compile_selector
 from berth.cel.selector import Device as AskedDevice
 from berth.cel.values import Failed, Quantity, Semver
-from berth.cluster.devices.pools import DevicePools, PooledDevice
+from berth.cluster.devices.columns import DeviceColumns, Path, Reader, distinct
+from berth.cluster.devices.pools import EXISTS, IS_ODD, DevicePools, PooledDevice
 
 # Expressions whose answers are kept; each has a byte per device of the cluster.
 _MOST_EXPRESSIONS: Final = 512
 # Answers of an expression about devices that are not alike to it.
 _MOST_ALIKE: Final = 16_384
-_UNKNOWN, _NO, _YES, _FAILED = range(4)
+_UNKNOWN, NO, YES, FAILED = range(4)
+
+
+Numbers = npt.NDArray[np.intp]  # of devices
+Kinds = tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]  # the first of each kind, and the kind of each
+
+
+def _each(numbers: Numbers) -> Kinds:
+    every = np.arange(len(numbers), dtype=np.intp)
+    return every, every
 
 
 class Answers:
     """The answers of one expression, by the numbers of devices."""
 
-    def __init__(self, expression: str, pools: DevicePools) -> None:
+    def __init__(self, expression: str, pools: DevicePools, columns: DeviceColumns) -> None:
         self.expression = expression
         self._pools = pools
+        self._columns = columns
         self._numbering = pools.numbering
         self._known = bytearray()
         self._errors: dict[int, str] = {}
@@ -40,20 +54,65 @@ class Answers:
         answer = known[number] if number < len(known) and self._numbering == self._pools.numbering else _UNKNOWN
         if answer == _UNKNOWN:
             answer = self._ask(device)
-        return answer == _YES if answer != _FAILED else self._errors[number]
+        return answer == YES if answer != FAILED else self._errors[number]
 
-    def _ask(self, device: PooledDevice) -> int:
+    def codes(self) -> npt.NDArray[np.uint8]:
+        """A copy of the answers by number: YES, FAILED, or others."""
+        self._reserve()
+        return np.array(self._known, dtype=np.uint8)
+
+    def fill(self, may_continue: Callable[[], bool]) -> bool:
+        """Ask about all devices while it may continue, alike ones once. Returns whether every answer is known."""
+        self._reserve()
+        known, flags = np.frombuffer(self._known, dtype=np.uint8), np.array(self._pools.flags, dtype=np.uint8)
+        unknown = np.flatnonzero((known == _UNKNOWN) & (flags & EXISTS != 0))
+        if not len(unknown):
+            return True
+        is_odd = flags[unknown] & IS_ODD != 0
+        alike, odd = unknown[~is_odd], unknown[is_odd]
+        return self._ask_kinds(known, alike, self._kinds(alike), may_continue) and self._ask_kinds(
+            known, odd, _each(odd), may_continue
+        )
+
+    def _ask_kinds(
+        self, known: npt.NDArray[np.uint8], numbers: Numbers, kinds: Kinds, may_continue: Callable[[], bool]
+    ) -> bool:
+        first, kind_of = kinds
+        asked = np.zeros(len(first), dtype=np.uint8)
+        done = 0
+        for device in [self._pools.by_number[number] for number in numbers[first].tolist()]:
+            asked[done] = _UNKNOWN if device is None else self._ask(device)
+            done += 1
+            if not may_continue():
+                break
+        known[numbers] = asked[kind_of]
+        for at in np.flatnonzero(known[numbers] == FAILED).tolist():
+            self._errors[int(numbers[at])] = self._errors[int(numbers[first[kind_of[at]]])]
+        return done == len(first)
+
+    def _kinds(self, numbers: Numbers) -> Kinds:
+        reads = self._reads
+        if reads.key is None or not len(numbers):
+            return _each(numbers)
+        if not reads.paths:
+            return np.zeros(1, dtype=np.intp), np.zeros(len(numbers), dtype=np.intp)
+        return distinct([self._columns.of(path, read)[numbers] for path, read in reads.paths.items()])
+
+    def _reserve(self) -> None:
         if self._numbering != self._pools.numbering:
             self._known, self._numbering = bytearray(), self._pools.numbering
             self._errors.clear()
-        if device.number >= len(self._known):
+        if len(self._known) < self._pools.numbers:
             self._known.extend(bytes(self._pools.numbers - len(self._known)))
+
+    def _ask(self, device: PooledDevice) -> int:
+        self._reserve()
         answer = self._answer(device)
         if isinstance(answer, str):
             self._errors[device.number] = answer
-            code = _FAILED
+            code = FAILED
         else:
-            code = _YES if answer else _NO
+            code = YES if answer else NO
         self._known[device.number] = code
         return code
 
@@ -92,12 +151,13 @@ class SelectorAnswers:
 
     def __init__(self, pools: DevicePools) -> None:
         self._pools = pools
+        self.columns = DeviceColumns(pools)
         self._answers: OrderedDict[str, Answers] = OrderedDict()
 
     def of(self, expression: str) -> Answers:
         known = self._answers.get(expression)
         if known is None:
-            known = self._answers[expression] = Answers(expression, self._pools)
+            known = self._answers[expression] = Answers(expression, self._pools, self.columns)
             if len(self._answers) > _MOST_EXPRESSIONS:
                 self._answers.popitem(last=False)
         else:
@@ -129,19 +189,21 @@ def _value_of(attribute: DeviceAttribute) -> Attribute | Failed | None:
     return None
 
 
-_Reader = Callable[[PooledDevice], Hashable]
-
-
 class _Reads:
-    """What an expression reads: ``key`` is equal for alike devices. None of both if it may read whole maps."""
+    """What an expression reads: ``key`` is equal for alike devices. Neither if it may read whole maps.
+
+    ``paths``: a reader for each; empty if it reads nothing, or may read whole maps.
+    """
 
     def __init__(self, compiled: DeviceSelector | str) -> None:
         paths = [] if isinstance(compiled, str) else sorted(compiled.reads.paths)
-        readers = [each for path in paths if (each := _reader(path)) is not None]
-        self.key: _Reader | None = None
+        readers = [each for path in paths if (each := reader_of(path)) is not None]
+        self.key: Reader | None = None
         self.names: frozenset[str] | None = None
+        self.paths: dict[Path, Reader] = {}
         if len(readers) < len(paths):
             return
+        self.paths = dict(zip(paths, readers, strict=True))
         self.key = readers[0] if len(readers) == 1 else lambda device: tuple([read(device) for read in readers])
         named = [(path[1], path[2]) for path in paths if len(path) == _NAMED]
         self.names = frozenset(text for domain, name in named for text in (name, f"{domain}/{name}"))
@@ -150,7 +212,7 @@ class _Reads:
 _NAMED: Final = 3  # parts of a path to an attribute or capacity
 
 
-def _reader(path: tuple[str, ...]) -> _Reader | None:
+def reader_of(path: Path) -> Reader | None:
     match path:
         case ("driver",):
             return lambda device: device.driver
@@ -167,7 +229,7 @@ def _reader(path: tuple[str, ...]) -> _Reader | None:
 # An entry's name has its domain, or may lack the driver's.
 
 
-def _attribute_reader(domain: str, name: str) -> _Reader:
+def _attribute_reader(domain: str, name: str) -> Reader:
     full = f"{domain}/{name}"
 
     def read(device: PooledDevice) -> Hashable:
@@ -180,7 +242,7 @@ def _attribute_reader(domain: str, name: str) -> _Reader:
     return read
 
 
-def _capacity_reader(domain: str, name: str) -> _Reader:
+def _capacity_reader(domain: str, name: str) -> Reader:
     full = f"{domain}/{name}"
 
     def read(device: PooledDevice) -> Hashable:

@@ -1,0 +1,77 @@
+"""What expressions and constraints read of all devices: a column per path, with a number for each different value."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from berth.cluster.devices.pools import DevicePools, PooledDevice
+
+Path = tuple[str, ...]  # such as ("attributes", "gpu.example.com", "model")
+Column = npt.NDArray[np.int32]  # int32[devices], by their numbers
+Reader = Callable[[PooledDevice], Hashable]
+
+# Columns that are kept; each has four bytes for a device.
+_MOST_COLUMNS: Final = 128
+
+
+class DeviceColumns:
+    """The columns read last."""
+
+    def __init__(self, pools: DevicePools) -> None:
+        self._pools = pools
+        self._numbering = pools.numbering
+        self._columns: OrderedDict[Path, _Column] = OrderedDict()
+
+    def of(self, path: Path, read: Reader) -> Column:
+        """The column, with every device of now. A device that is gone has any number."""
+        if self._numbering != self._pools.numbering:
+            self._columns.clear()
+            self._numbering = self._pools.numbering
+        column = self._columns.get(path)
+        if column is None:
+            column = self._columns[path] = _Column(read)
+            if len(self._columns) > _MOST_COLUMNS:
+                self._columns.popitem(last=False)
+        else:
+            self._columns.move_to_end(path)
+        return column.extended(self._pools)
+
+
+class _Column:
+    def __init__(self, read: Reader) -> None:
+        self._read = read
+        self._numbers: Column = np.zeros(0, dtype=np.int32)
+        self._by_value: dict[Hashable, int] = {}
+        # Attributes of devices are shared, and finding one by its identity takes a third of hashing it.
+        self._by_identity: dict[int, int] = {}
+        self._kept: list[object] = []  # so that no identity is used again
+
+    def extended(self, pools: DevicePools) -> Column:
+        begin = len(self._numbers)
+        if begin < pools.numbers:
+            new = [0 if device is None else self._number(self._read(device)) for device in pools.by_number[begin:]]
+            self._numbers = np.concatenate((self._numbers, np.array(new, dtype=np.int32)))
+        return self._numbers
+
+    def _number(self, value: Hashable) -> int:
+        number = self._by_identity.get(id(value))
+        if number is None:
+            number = self._by_identity[id(value)] = self._by_value.setdefault(value, len(self._by_value))
+            self._kept.append(value)
+        return number
+
+
+def distinct(columns: Sequence[npt.NDArray[Any]]) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """Of rows with a value in each column: the first of each kind of row, and the kind of each row."""
+    combined = columns[0].astype(np.int64)
+    for column in columns[1:]:
+        # Numbers of kinds, so that the product of many columns stays small.
+        _, combined = np.unique(combined, return_inverse=True)
+        combined = combined * (int(column.max(initial=0)) + 1) + column
+    _, first, kinds = np.unique(combined, return_index=True, return_inverse=True)
+    return first, kinds

@@ -1,0 +1,135 @@
+"""Contract of the API server, real and simulated: what it holds of ResourceClaims and ResourceSlices, and what not."""
+
+from typing import Any
+
+import pytest
+
+from berth.api.devices import FINALIZER
+from harness.worlds.kubernetes_api import Answer, KubernetesApi
+
+GROUP = "/apis/resource.k8s.io/v1"
+REQUEST = {"name": "gpu", "exactly": {"deviceClassName": "gpu"}}
+CHOICE = {"name": "any", "firstAvailable": [{"name": "best", "deviceClassName": "gpu"}]}
+SPEC = {"devices": {"requests": [REQUEST, CHOICE]}}
+RESERVED = {"resource": "pods", "name": "web", "uid": "u1"}
+
+
+def allocated(device: str = "gpu-0", request: str = "gpu") -> dict[str, Any]:
+    return {"devices": {"results": [{"request": request, "driver": "d.example.com", "pool": "n", "device": device}]}}
+
+
+class Claims:
+    def __init__(self, api: KubernetesApi) -> None:
+        self.api = api
+        self.path = f"{GROUP}/namespaces/{api.namespace}/resourceclaims"
+
+    async def create(self, name: str = "c", **body: Any) -> Answer:
+        return await self.api.post(self.path, {"metadata": {"name": name}, "spec": SPEC, **body})
+
+    async def patch(self, name: str = "c", **body: Any) -> Answer:
+        return await self.api.patch(f"{self.path}/{name}", body)
+
+    async def status(self, name: str = "c", **status: Any) -> Answer:
+        return await self.api.patch(f"{self.path}/{name}/status", {"status": status})
+
+
+@pytest.fixture
+def claims(kubernetes_api: KubernetesApi) -> Claims:
+    return Claims(kubernetes_api)
+
+
+async def test_a_new_claim_has_defaults_and_no_status(claims: Claims):
+    made = await claims.create(status={"allocation": allocated()})
+    assert made.code == 201, made.body
+    exactly = {"deviceClassName": "gpu", "allocationMode": "ExactCount", "count": 1}
+    requests = [{"name": "gpu", "exactly": exactly}, {"name": "any", "firstAvailable": [{"name": "best", **exactly}]}]
+    assert made.body["spec"] == {"devices": {"requests": requests}}
+    assert made.body["status"] == {}
+
+
+async def test_a_spec_never_changes(claims: Claims):
+    await claims.create()
+    answer = await claims.patch(spec={"devices": {"requests": [{**REQUEST, "name": "other"}]}})
+    assert (answer.code, "field is immutable" in answer.body["message"]) == (422, True)
+
+
+async def test_a_status_write_keeps_spec_and_a_spec_write_keeps_status(claims: Claims):
+    await claims.create()
+    answer = await claims.status(allocation=allocated(), reservedFor=[RESERVED])
+    assert answer.code == 200, answer.body
+    assert answer.body["status"]["reservedFor"] == [RESERVED]
+    answer = await claims.patch(metadata={"finalizers": [FINALIZER]}, status={"allocation": None})
+    assert answer.body["status"]["allocation"]["devices"]["results"][0]["device"] == "gpu-0"
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "why"),
+    [
+        pytest.param(
+            {"allocation": allocated()}, {"allocation": allocated("gpu-1")}, "field is immutable", id="another device"
+        ),
+        pytest.param({}, {"reservedFor": [RESERVED]}, "may not be specified when", id="reserved without allocation"),
+        pytest.param(
+            {"allocation": allocated(), "reservedFor": [RESERVED]},
+            {"allocation": None},
+            "may not be specified when",
+            id="deallocated while reserved",
+        ),
+        pytest.param(
+            {"allocation": allocated()},
+            {"reservedFor": [{**RESERVED, "uid": f"u{number}"} for number in range(257)]},
+            "must have at most 256 items",
+            id="too many",
+        ),
+        pytest.param(
+            {"allocation": allocated()},
+            {"reservedFor": [RESERVED, {**RESERVED, "name": "other"}]},
+            "Duplicate value",
+            id="a uid twice",
+        ),
+        pytest.param({}, {"allocation": allocated(request="none")}, "must be the name of a request", id="no request"),
+    ],
+)
+async def test_a_status_that_contradicts_itself_is_refused(claims: Claims, first: dict, then: dict, why: str):
+    await claims.create()
+    if first:
+        assert (await claims.status(**first)).code == 200
+    answer = await claims.status(**then)
+    assert (answer.code, why in answer.body["message"]) == (422, True), answer.body["message"]
+
+
+async def test_an_allocation_may_be_cleared_and_set_again(claims: Claims):
+    await claims.create()
+    for allocation in (allocated(), None, allocated("gpu-1", "any/best")):
+        assert (await claims.status(allocation=allocation)).code == 200
+
+
+async def test_a_claim_that_is_being_deleted_takes_no_new_reservation(claims: Claims):
+    await claims.create(metadata={"name": "c", "finalizers": [FINALIZER]})
+    assert (await claims.status(allocation=allocated(), reservedFor=[RESERVED])).code == 200
+    await claims.api.delete(f"{claims.path}/c")
+    answer = await claims.status(reservedFor=[RESERVED, {**RESERVED, "uid": "u2"}])
+    assert (answer.code, "deletionTimestamp" in answer.body["message"]) == (422, True), answer.body["message"]
+    assert (await claims.status(allocation=None, reservedFor=None)).code == 200
+    assert (await claims.patch(metadata={"finalizers": None})).code == 200
+    assert (await claims.api.get(f"{claims.path}/c")).code == 404
+
+
+async def test_a_device_may_be_in_two_claims_and_in_no_slice(claims: Claims):
+    for name in ("a", "b"):
+        await claims.create(name)
+        assert (await claims.status(name, allocation=allocated("nowhere"))).code == 200
+
+
+async def test_driver_pool_and_node_of_a_slice_never_change(kubernetes_api: KubernetesApi):
+    name = f"slice-{kubernetes_api.namespace}"
+    pool = {"name": "n", "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": "d.example.com", "pool": pool, "nodeName": "n", "devices": [{"name": "gpu-0"}]}
+    path = f"{GROUP}/resourceslices"
+    assert (await kubernetes_api.post(path, {"metadata": {"name": name}, "spec": spec})).code == 201
+    for change in ({"driver": "e.example.com"}, {"pool": {"name": "m"}}, {"nodeName": "m"}):
+        answer = await kubernetes_api.patch(f"{path}/{name}", {"spec": change})
+        assert (answer.code, "field is immutable" in answer.body["message"]) == (422, True), answer.body["message"]
+    changed = {"pool": {"generation": 2}, "devices": [{"name": "gpu-1"}]}
+    assert (await kubernetes_api.patch(f"{path}/{name}", {"spec": changed})).body["metadata"]["generation"] == 2
+    await kubernetes_api.delete(f"{path}/{name}")
