@@ -28,8 +28,10 @@ HEADING = "\n## An account for `berth up`\n"
 READY_SECONDS = 60.0
 SELECTED = "volume.kubernetes.io/selected-node"
 CLAIM = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+GPU = "example.com/gpu"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/berth/leases"
 THEIRS = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
+CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
 PODS = "/api/v1/namespaces/default/pods"
 
 
@@ -73,6 +75,7 @@ async def accounts_of_their_own(plane: ControlPlane, seen: ClusterUser, folder: 
 async def everything_that_berth_does(seen: ClusterUser, folder: Path) -> None:
     await pods_are_bound_and_evicted(seen)
     await volumes_are_found_and_requested(seen)
+    await devices_are_given_and_given_back(seen)
     for lease in ("berth-watcher", "berth-binder"):
         held = await seen.api.get(f"{LEASES}/{lease}")
         assert held.body["spec"]["holderIdentity"]
@@ -148,6 +151,46 @@ async def volumes_are_found_and_requested(seen: ClusterUser) -> None:
     await eventually(has_selected_node, "the claim to get a selected node")
 
 
+async def devices_are_given_and_given_back(seen: ClusterUser) -> None:
+    """A claim of one pod, one whose parameters no JSON patch can keep, and an extended resource."""
+    node, resources = seen.nodes[0], "/apis/resource.k8s.io/v1"
+    await made(seen, f"{resources}/deviceclasses", {"metadata": {"name": "gpu"}, "spec": {"extendedResourceName": GPU}})
+    pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
+    spec = {
+        "driver": "d.example.com",
+        "nodeName": node,
+        "pool": pool,
+        "devices": [{"name": f"gpu-{i}"} for i in range(3)],
+    }
+    await made(seen, f"{resources}/resourceslices", {"metadata": {"name": node}, "spec": spec})
+    claims = f"{resources}/namespaces/{seen.namespace}/resourceclaims"
+    request = {"name": "r", "exactly": {"deviceClassName": "gpu"}}
+    opaque = {"driver": "d.example.com", "parameters": {"note": "a < b"}}
+    for name, config in (("plain", []), ("odd", [{"opaque": opaque}])):
+        body = {"metadata": {"name": name}, "spec": {"devices": {"requests": [request], "config": config}}}
+        await made(seen, claims, body)
+    pods = [("one", "plain"), ("two", "odd"), ("three", "odd")]
+    for name, claim in pods:
+        entry = {"name": "gpu", "resourceClaimName": claim}
+        await seen.create(
+            [seen.pod(name, cpu="1m", spec={"resourceClaims": [entry], "terminationGracePeriodSeconds": 0})]
+        )
+    extended = seen.pod("extended", cpu="1m", spec={"terminationGracePeriodSeconds": 0})
+    for amounts in ("requests", "limits"):
+        extended["spec"]["containers"][0]["resources"].setdefault(amounts, {})[GPU] = "1"
+    await seen.create([extended])
+    await seen.all_bound(["one", "two", "three", "extended"])
+    found = {each["metadata"]["name"]: each for each in (await seen.api.get(claims)).body["items"]}
+    users = {name: {user["name"] for user in claim["status"]["reservedFor"]} for name, claim in found.items()}
+    assert sorted(map(sorted, users.values())) == [["extended"], ["one"], ["three", "two"]]
+    given = [
+        result["device"] for claim in found.values() for result in claim["status"]["allocation"]["devices"]["results"]
+    ]
+    assert sorted(given) == ["gpu-0", "gpu-1", "gpu-2"]
+    pod = (await seen.api.get(f"/api/v1/namespaces/{seen.namespace}/pods/extended")).body
+    assert pod["status"]["extendedResourceClaimStatus"]["resourceClaimName"] in found
+
+
 async def add_volume(seen: ClusterUser, name: str) -> str:
     spec = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/x"}}
     volume = {"metadata": {"name": name}, "spec": {**spec, "storageClassName": name}}
@@ -172,6 +215,8 @@ ONE_THING_MORE = [
     pytest.param("berth-binder", "PATCH", f"{PODS}/web", id="binder changes a pod"),
     pytest.param("berth-binder", "PATCH", "/api/v1/nodes/n1", id="binder changes a node"),
     pytest.param("berth-binder", "GET", "/api/v1/namespaces/default/secrets", id="binder reads secrets"),
+    pytest.param("berth-watcher", "PATCH", f"{CLAIMS}/c/status", id="watcher gives devices"),
+    pytest.param("berth-binder", "DELETE", "/apis/resource.k8s.io/v1/resourceslices/s", id="binder deletes a slice"),
     pytest.param("berth", "PUT", f"{LEASES}/kube-scheduler", id="the account for all takes kube-scheduler's Lease"),
     pytest.param("berth-watcher", "PUT", f"{THEIRS}/kube-scheduler", id="watcher takes kube-scheduler's Lease"),
     pytest.param("berth-watcher", "GET", f"{THEIRS}/kube-controller-manager", id="watcher reads another's Lease"),

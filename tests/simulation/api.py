@@ -258,7 +258,7 @@ class SimulatedClient(KubeClient):
                 loop.in_world(RESET_SECONDS, fail, "connection reset")
 
         fate = network.fate(link, "api")
-        is_last = path.endswith("/binding") or (method == "PATCH" and "/resourceclaims/" in path)
+        is_last = path.endswith("/binding") or ("/resourceclaims/" in path and path.endswith("/status"))
         if link.late_bindings and is_last:
             fate = Fate.LATE
         if link.held_bindings and is_last:

@@ -653,8 +653,18 @@ MANY_DEVICES: Final = replace(
 )
 LATE_CLAIMS: Final = replace(
     MANY_DEVICES,
-    faults=("binder lost in mid-air", "Bindings late", "API answers lost", "kill -9", "API refuses writes"),
-    binders=(2,),
+    faults=("Bindings late", "Bindings late", "API answers lost", "API refuses writes"),
+    kinds=("device", "device", "device", "shared"),
+    things=("delete_pod", "delete_pod", "delete_pod", "add_pod", "add_pod", "add_pod", "change_node"),
+    acts=(20, 30),
+    pods=(6, 10),
+    fault_counts=(2, 3, 4),
+    binders=(1,),
+    patient=1.0,
+)
+"""Writes that land when their pods are gone, and somebody else has the devices."""
+CLAIMS_OF_FORMER_LEADERS: Final = replace(
+    LATE_CLAIMS, faults=("binder lost in mid-air",), fault_counts=(1, 2), binders=(2,), seconds=(15.0, 25.0)
 )
 KEPT_VOLUMES: Final = replace(VOLUMES, acts=(10, 20), pods=(6, 10), nodes=(2, 3), graces=(0,))
 """Pods and strangers want the same volumes."""
@@ -1078,7 +1088,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         rule="an attempt that fails takes its writes back (ADR 67)",
         seeds=500,
         replace=_claims_not_released,
-        focus=MANY_DEVICES,
+        focus=LATE_CLAIMS,
     ),
     "decided-before-release": Mutation(
         rule="claims are released before the Decision (ADR 67)",
@@ -1096,13 +1106,13 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         rule="a takeover fences the claims of pods in RANKED (ADR 67)",
         seeds=500,
         replace=_claims_not_fenced,
-        focus=LATE_CLAIMS,
+        focus=CLAIMS_OF_FORMER_LEADERS,
     ),
     "claims-not-current": Mutation(
         rule="a takeover waits for the watch of claims (ADR 67)",
         seeds=500,
         replace=_claims_not_current,
-        focus=LATE_CLAIMS,
+        focus=CLAIMS_OF_FORMER_LEADERS,
     ),
     "release-not-awaited": Mutation(
         rule="pods with claims wait for the watch to show the last release (ADR 67)",
