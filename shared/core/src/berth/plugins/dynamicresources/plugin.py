@@ -610,9 +610,10 @@ def _after_claim_change(pod: Pod, old: object, new: object) -> bool:
 
 
 def _frees_devices(old: object, new: object) -> bool:
+    # After a gap of the watch, a claim may have other devices than before.
     if not isinstance(old, ResourceClaim) or old.status.allocation is None:
         return False
-    return not isinstance(new, ResourceClaim) or new.status.allocation is None
+    return not isinstance(new, ResourceClaim) or new.status.allocation != old.status.allocation
 
 
 def _claims_of(old: object, new: object) -> Values:
