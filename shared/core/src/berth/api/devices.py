@@ -214,6 +214,18 @@ class ResourceClaim(Trimmed, frozen=True, kw_only=True):
         return f"{self.metadata.namespace}/{self.metadata.name}"
 
 
+class ResourceClaimTemplateSpec(Trimmed, frozen=True, kw_only=True):
+    metadata: ObjectMeta = ObjectMeta()
+    spec: ResourceClaimSpec = ResourceClaimSpec()
+
+
+class ResourceClaimTemplate(Trimmed, frozen=True, kw_only=True):
+    """What claims are made of, one for each pod that names it. Services never read it."""
+
+    metadata: ObjectMeta
+    spec: ResourceClaimTemplateSpec = ResourceClaimTemplateSpec()
+
+
 class DeviceClassConfiguration(Trimmed, frozen=True, kw_only=True):
     opaque: OpaqueConfiguration | None = None
 
