@@ -12,6 +12,7 @@ from berth.bus.admin import NAMED_IN_POSITIONS
 from berth.bus.topology import PENDING, RANKED
 from berth.errors import BerthError
 from berth_sim.apiserver.kinds import LEASES, PODS
+from berth_sim.apiserver.resources import DeleteOptions
 from simulation.hostile import be_hostile
 from simulation.intruders import Intruder
 from simulation.loop import SimulatedProcess
@@ -28,12 +29,14 @@ HOSTILE_CLIENTS: Final = {
 """The user of the credential that is stolen."""
 INTRUDERS: Final = {"hostile kubelet": "kubelet", "hostile tenant": "tenant"}
 HOSTILE: Final = (*HOSTILE_CLIENTS, *INTRUDERS)
-APART: Final = frozenset({STREAM_LOST, *HOSTILE})
+CLAIMS_LOST: Final = "claims lost in mid-air"
+APART: Final = frozenset({STREAM_LOST, CLAIMS_LOST, *HOSTILE})
 """Faults that seeds choose only where they are asked for: most seeds stay as they were."""
 LONGEST_PAUSE_SECONDS: Final = 40.0
 LONGEST_ATTACK: Final = 45.0
 AFTERMATH_SECONDS: Final = {
     "binder lost in mid-air": 20.0,
+    CLAIMS_LOST: 20.0,
     "Bindings late": 30.0,
     "API cut off": 40.0,
     "half-open watches": 40.0,
@@ -147,6 +150,28 @@ class Faults:
             service.process.is_paused = True
             self._world.note(service.process.name, "paused", "")
             self._later(self._chance.uniform(16.0, LONGEST_PAUSE_SECONDS), self._resume, service.process)
+
+    def claims_lost_in_mid_air(self) -> float:
+        """As ``lost_in_mid_air``, once something is on its way; then some of the pods that wait are deleted."""
+        leaders = [each for each in self._world.services if each.role == "binder" and each.life.health.is_working]
+        if not leaders:
+            return 0.0
+        self._world.network.link(leaders[0].process, "api").held_bindings = True
+        self._later(0.1, self._end_once_held, leaders[0], 100)
+        return 10.0 + LONGEST_PAUSE_SECONDS
+
+    def _end_once_held(self, service: Service, left: int) -> None:
+        if left and not self._world.network.held:
+            self._later(0.1, self._end_once_held, service, left - 1)
+            return
+        self._end_in_mid_air(service)
+        for stored in self._world.api.store.table(PODS).in_order():
+            if not stored.value["spec"].get("nodeName") and self._chance.random() < 0.5:
+                self._later(self._chance.uniform(0.0, 15.0), self._delete_pod, stored.key)
+
+    def _delete_pod(self, key: tuple[str, str]) -> None:
+        if key in self._world.api.store.table(PODS).items:
+            self._world.api.resources.delete(PODS, key, DeleteOptions(grace_seconds=0))
 
     # --- strangers
 
@@ -413,6 +438,7 @@ FAULTS: Final[dict[str, Callable[[Faults], float]]] = {
     "pause": Faults.pause,
     "paused while evicting": Faults.paused_while_evicting,
     "binder lost in mid-air": Faults.lost_in_mid_air,
+    CLAIMS_LOST: Faults.claims_lost_in_mid_air,
     "Bindings late": Faults.late_bindings,
     "strangers' fences": Faults.strangers_fence,
     "garbage on the bus": Faults.garbage,

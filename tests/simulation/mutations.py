@@ -50,7 +50,7 @@ from berth_watcher.queue.requeue import Requeue
 from berth_watcher.queue.schedulingqueue import Place, QueuePlugins
 from berth_watcher.takeover import TakeoverState
 from harness.fakes.memory_bus import MemoryStore
-from simulation.faults import STREAM_LOST
+from simulation.faults import CLAIMS_LOST, STREAM_LOST
 from simulation.simulate import ATTACKS, DEVICES, LARGE_OBJECTS, VOLUMES, Focus
 
 Replacement = tuple[Any, str, Any]
@@ -664,7 +664,7 @@ LATE_CLAIMS: Final = replace(
 )
 """Writes that land when their pods are gone, and somebody else has the devices."""
 CLAIMS_OF_FORMER_LEADERS: Final = replace(
-    LATE_CLAIMS, faults=("binder lost in mid-air",), fault_counts=(1, 2), binders=(2,), seconds=(15.0, 25.0)
+    LATE_CLAIMS, faults=(CLAIMS_LOST,), fault_counts=(1, 2), binders=(2,), seconds=(15.0, 25.0)
 )
 KEPT_VOLUMES: Final = replace(VOLUMES, acts=(10, 20), pods=(6, 10), nodes=(2, 3), graces=(0,))
 """Pods and strangers want the same volumes."""

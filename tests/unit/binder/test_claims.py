@@ -273,7 +273,7 @@ def test_a_device_that_another_scheduler_gave_first_is_given_back(world):
     world.released(pod, version=8)
     assert world.decisions[-1].outcome is Outcome.UNSCHEDULABLE
     assert world.decisions[-1].message == f"device {DRIVER}/n1/gpu-0 was given to another claim by another scheduler"
-    assert world.cache.devices.conflicts.count == 1
+    assert world.cache.devices.take_conflicts() == [(f"{DRIVER}/n1/gpu-0", ("uid-b", "uid-a"))]
 
 
 def test_of_two_allocations_in_one_list_ours_is_given_back(world):

@@ -1,10 +1,13 @@
-"""How Bindings, Decisions and the Bindings of others are counted, and the gauges of a leader."""
+"""How Bindings, Decisions and what other schedulers do are counted, and the gauges of a leader."""
 
 import asyncio
 
+import msgspec
 import pytest
 from msgspec import structs
 
+from berth.api.devices import ResourceClaim
+from berth.kube.listwatch import Upserted
 from berth.lifecycle.process import Process
 from berth.messages.attempts import Decision, Outcome, Preemption, Victim
 from berth_binder import metrics
@@ -12,7 +15,7 @@ from berth_binder.apicalls import count_binding
 from berth_binder.cache import Cache, ForeignBindings
 from berth_binder.effects import count_decision
 from berth_binder.events import BindingAnswer
-from berth_binder.metrics import clear_gauges, report_foreign_bindings, set_gauges
+from berth_binder.metrics import clear_gauges, report_device_conflicts, report_foreign_bindings, set_gauges
 from harness.builders.objects import a_pod
 from harness.fakes.recording_meter import RecordingMeter
 from harness.fakes.ticking_clock import TickingClock
@@ -94,5 +97,36 @@ async def test_bindings_of_others_are_counted_at_once_and_warned_about_once_a_mi
     await process.clock.run(60)
     assert warned[1:] == [(2, "default/web-2", "n2")]
     await process.clock.run(120)
+    assert len(warned) == 2
+    reporting.cancel()
+
+
+@pytest.mark.slow
+async def test_devices_that_two_claims_have_are_counted_at_once_and_warned_about_once_a_minute(monkeypatch):
+    class Log:
+        def warning(self, _text: str, *, devices: int, device: str, claims: list[str]) -> None:
+            warned.append((devices, device, claims))
+
+    def show(name: str) -> None:
+        results = [{"request": "r", "driver": "d", "pool": "p", "device": "x"}]
+        metadata = {"name": name, "namespace": "default", "uid": name}
+        body = {"metadata": metadata, "status": {"allocation": {"devices": {"results": results}}}}
+        cache.observe(Upserted(kind="resourceclaim", object=msgspec.convert(body, ResourceClaim)))
+
+    warned, cache = [], Cache()
+    process = Process(name="binder", metrics=RecordingMeter(), clock=TickingClock())
+    monkeypatch.setattr(metrics, "log", Log())
+    show("a"), show("b")
+    reporting = asyncio.create_task(report_device_conflicts(cache, process))
+    await process.clock.run(2)
+    assert (process.metrics.value("berth_device_conflicts_total"), warned) == (0, [])
+    show("c")
+    await process.clock.run(2)
+    assert process.metrics.value("berth_device_conflicts_total") == 1
+    assert warned == [(1, "d/p/x", ["default/a", "default/b", "default/c"])]
+    show("d")
+    await process.clock.run(30)
+    assert (process.metrics.value("berth_device_conflicts_total"), len(warned)) == (2, 1)
+    await process.clock.run(60)
     assert len(warned) == 2
     reporting.cancel()

@@ -197,7 +197,15 @@ def test_the_claim_that_the_watch_has_shown_first_has_the_device():
         ledger.changed_between = (version, version)
         snapshot.objects(ResourceClaim).set(name, claim_with("x", name=name))
     assert (ledger.earlier_owner("first"), ledger.earlier_owner("second")) == (None, ("d/p/x", "first"))
-    assert (ledger.conflicts.count, ledger.conflicts.last) == (1, ("d/p/x", "first", "second"))
+    assert ledger.take_conflicts() == [("d/p/x", ("first", "second"))]
+    assert ledger.take_conflicts() == []
+
+
+def test_a_device_that_goes_from_one_claim_to_another_within_a_list_is_no_conflict():
+    ledger, snapshot = ledger_with(claim_with("x", name="b"))
+    snapshot.objects(ResourceClaim).set("a", claim_with("x", name="a"))
+    snapshot.objects(ResourceClaim).set("b", without_allocation("b"))
+    assert ledger.take_conflicts() == []
 
 
 def test_of_two_claims_whose_order_is_unknown_none_is_the_first():

@@ -31,6 +31,7 @@ ALERTS = {
     "BerthBandwidthStale",
     "BerthDeadLetters",
     "BerthForeignBindings",
+    "BerthDeviceConflicts",
     "BerthConflictsHigh",
     "BerthConfigurationMismatch",
     "BerthPodsStalled",

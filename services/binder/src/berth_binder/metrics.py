@@ -1,4 +1,4 @@
-"""The binder's counts of foreign Bindings, and the leader's gauges.
+"""The binder's counts of what other schedulers do to its pods and devices, and the leader's gauges.
 
 Names and meanings are in ``berth.observability.metrics``.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from berth.api.devices import ResourceClaim
 from berth.lifecycle.process import Process
 from berth.observability.logging import get_logger
 from berth.observability.metrics import GaugeName, Meter
@@ -17,7 +18,7 @@ log = get_logger()
 
 # Interval between updates of the gauges; Prometheus scrapes less often.
 GAUGES_SECONDS: Final = 1.0
-# Minimum interval between warnings about foreign Bindings.
+# Minimum interval between warnings about another scheduler.
 FOREIGN_SECONDS: Final = 60.0
 # Set by the leader only.
 GAUGES: Final[tuple[GaugeName, ...]] = ("berth_reservations", "berth_bindings_in_flight", "scheduler_cache_size")
@@ -44,6 +45,31 @@ async def report_foreign_bindings(seen: ForeignBindings, profiles: Iterable[str]
                 node=node,
             )
             warned, warned_at = counted.total(), now
+        await process.clock.sleep(GAUGES_SECONDS)
+
+
+async def report_device_conflicts(cache: Cache, process: Process) -> None:
+    """Count devices that two claims have from now on, and warn at most once a minute: devices have one scheduler."""
+    claims = cache.snapshot.objects(ResourceClaim)
+    cache.devices.take_conflicts()
+    process.metrics.count("berth_device_conflicts_total", 0)
+    unreported: list[tuple[str, tuple[str, ...]]] = []
+    warned_at = -FOREIGN_SECONDS
+    while True:
+        found = cache.devices.take_conflicts()
+        process.metrics.count("berth_device_conflicts_total", len(found))
+        unreported += found
+        now = process.clock.now()
+        if unreported and now - warned_at >= FOREIGN_SECONDS:
+            device, uids = unreported[-1]
+            shown = (claims.api_object(uid) for uid in uids)
+            log.warning(
+                "another scheduler gives devices that berth gives: they are in two claims",
+                devices=len(unreported),
+                device=device,
+                claims=[claim.key for claim in shown if claim is not None],
+            )
+            unreported, warned_at = [], now
         await process.clock.sleep(GAUGES_SECONDS)
 
 

@@ -56,7 +56,13 @@ from berth_binder.events import (
     RequestAnswer,
     RequestFailed,
 )
-from berth_binder.metrics import GAUGES_SECONDS, clear_gauges, report_foreign_bindings, set_gauges
+from berth_binder.metrics import (
+    GAUGES_SECONDS,
+    clear_gauges,
+    report_device_conflicts,
+    report_foreign_bindings,
+    set_gauges,
+)
 from berth_binder.settings import BinderSettings
 from berth_binder.takeover import Takeover
 
@@ -263,6 +269,7 @@ class BinderEpoch:
         yield "gauges", self._set_gauges()
         yield "fences", self._ask_about_fences()
         yield "foreign bindings", report_foreign_bindings(parts.cache.foreign_bindings, parts.profiles, parts.process)
+        yield "device conflicts", report_device_conflicts(parts.cache, parts.process)
         yield (
             "progress",
             checks.check_progress(

@@ -41,6 +41,7 @@ CounterName = Literal[
     "berth_decisions_total",
     "berth_bindings_total",
     "berth_foreign_bindings_total",
+    "berth_device_conflicts_total",
     "berth_conflicts_total",
     "berth_api_events_total",
     "berth_relists_total",
@@ -321,7 +322,7 @@ METRICS: Final[dict[str, Metric]] = {
     "berth_reservations": Metric(kind="gauge", meaning="Pods that the binder has assumed on a node."),
     "berth_bindings_in_flight": Metric(
         kind="gauge",
-        meaning="Requests for pods without an answer yet: Bindings, reads, voids, evictions, writes of volumes.",
+        meaning="Requests for pods without an answer yet: Bindings, reads, voids, evictions, writes before a Binding.",
     ),
     "berth_bindings_total": Metric(
         kind="counter", labels=("code",), meaning="Answers to Bindings, by HTTP status; none when no answer came."
@@ -330,6 +331,9 @@ METRICS: Final[dict[str, Metric]] = {
         kind="counter",
         labels=("profile",),
         meaning="Pods of berth's profiles that waited, and got a node from somebody else.",
+    ),
+    "berth_device_conflicts_total": Metric(
+        kind="counter", meaning="Devices that a second claim got, because another scheduler gives them too."
     ),
     "berth_binding_duration_seconds": Metric(
         kind="histogram", meaning="Seconds from sending a Binding to its answer.", buckets=_ATTEMPT

@@ -28,14 +28,6 @@ class _Assumed:
     pods: set[str]  # uids
 
 
-@dataclass(slots=True)
-class DeviceConflicts:
-    """Devices that the watch has shown in the allocations of two claims: another scheduler gives them too."""
-
-    count: int = 0
-    last: tuple[str, str, str] = ("", "", "")  # the device, and the uids of the earlier and the later claim
-
-
 class DeviceLedger:
     """The allocations of all claims. ``changes``: (driver, pool) of the devices concerned."""
 
@@ -43,7 +35,8 @@ class DeviceLedger:
         self.changes = Changes[tuple[str, str]]()
         # The resourceVersions between which the claim was changed that is set next, as far as known; a binder sets it.
         self.changed_between = (0, 0)
-        self.conflicts = DeviceConflicts()
+        # Devices that a second claim's status shows; within a LIST the first one's may be out of date.
+        self._doubtful: set[str] = set()
         self._shown: dict[str, AllocationResult] = {}
         self._shown_at: dict[str, tuple[int, int]] = {}
         self._assumed: dict[str, _Assumed] = {}
@@ -94,6 +87,12 @@ class DeviceLedger:
         """Whether the allocation is assumed for this pod too."""
         known = self._assumed.get(uid)
         return known is not None and pod in known.pods
+
+    def take_conflicts(self) -> list[tuple[str, tuple[str, ...]]]:
+        """Devices that more than one claim's status shows since the last call, and the uids of these claims."""
+        devices, self._doubtful = sorted(self._doubtful), set()
+        shown = ((key, tuple(uid for uid in self.owners_of(key) if uid in self._shown)) for key in devices)
+        return [(key, uids) for key, uids in shown if len(uids) > 1]
 
     def earlier_owner(self, uid: str) -> tuple[str, str] | None:
         """A device of the claim's status that another claim got first, or may have got, and that claim's uid."""
@@ -150,7 +149,7 @@ class DeviceLedger:
             assumed = self.assumed(uid)
             if assumed is not None:
                 self._count(uid, assumed, add=False)
-            self._note_conflicts(uid, allocation)
+            self._note_conflicts(allocation)
             self._shown[uid], self._shown_at[uid] = allocation, self.changed_between
             self._count(uid, allocation, add=True)
 
@@ -170,14 +169,12 @@ class DeviceLedger:
         if known is not None and uid not in self._shown:
             self._count(uid, known.allocation, add=False)
 
-    def _note_conflicts(self, uid: str, allocation: AllocationResult) -> None:
+    def _note_conflicts(self, allocation: AllocationResult) -> None:
         for result in allocation.devices.results or ():
             if result.admin_access or result.share_id is not None:
                 continue
-            earlier = next((other for other in self.owners_of(result.key) if other in self._shown), None)
-            if earlier is not None:
-                self.conflicts.count += 1
-                self.conflicts.last = (result.key, earlier, uid)
+            if any(other in self._shown for other in self.owners_of(result.key)):
+                self._doubtful.add(result.key)
 
     def _count(self, uid: str, allocation: AllocationResult, *, add: bool) -> None:
         for result in allocation.devices.results or ():
