@@ -40,6 +40,7 @@ class DeviceUsers:
         self._chance = chance
         self._resources = world.api.resources
         self._foreign = 0
+        self._rivals = 0
         self.foreign: set[str] = set()
         """By uid, claims that another scheduler allocates, and such whose devices it has taken too."""
         self._resources.create(CLASSES, "", {"metadata": {"name": "gpu"}, "spec": {}})
@@ -153,6 +154,8 @@ class DeviceUsers:
 
     def _on_claim(self, change: Any) -> None:
         if change.after is not None:
+            if self._rivals and FINALIZER in (change.after.value["metadata"].get("finalizers") or ()):
+                self._race()
             self._world.in_world(self._sync, change.key, after=self._chance.uniform(*CONTROLLER_SECONDS))
 
     def _sync(self, key: Key) -> None:
@@ -181,7 +184,10 @@ class DeviceUsers:
     # --- another scheduler
 
     def take_device(self) -> None:
-        """Another scheduler allocates a device for a claim of its own, which it believes to be free."""
+        """Another scheduler allocates a device that it believes to be free, when berth is about to allocate one."""
+        self._rivals += 1
+
+    def _race(self) -> None:
         devices = [
             (stored.value["spec"]["nodeName"], device["name"])
             for stored in self._table(SLICES)
@@ -191,10 +197,11 @@ class DeviceUsers:
         free = [device for device in devices if device not in used]
         if not free:
             return
+        self._rivals -= 1
         self._foreign += 1
         name, (node, device) = f"foreign-{self._foreign}", self._chance.choice(free)
         self.add_claim(name)
-        self._world.in_world(self._allocate, name, node, device, after=self._chance.choice((0.0, 0.002, 0.01, 0.05)))
+        self._world.in_world(self._allocate, name, node, device, after=self._chance.uniform(0.0, 0.004))
 
     def _allocate(self, name: str, node: str, device: str) -> None:
         stored = self._world.api.store.table(CLAIMS).items.get(("default", name))
@@ -229,12 +236,19 @@ class DeviceInvariants:
         self._world = world
         self._users = users
         self._table = world.api.store.table(CLAIMS)
+        self._given_at: dict[tuple[str, Device], int] = {}
+        """By the claim's uid, the revision at which it got a device."""
         self._table.listeners[self._on_claim] = None
         world.api.store.table(PODS).listeners[self._on_pod] = None
 
     def _on_claim(self, change: Any) -> None:
+        before = set(devices_of(change.before.value)) if change.before is not None else set()
         if change.after is None or not any(True for _ in devices_of(change.after.value)):
             return
+        uid = change.after.value["metadata"]["uid"]
+        self._given_at |= {
+            (uid, each): change.revision for each in devices_of(change.after.value) if each not in before
+        }
         given = Counter(device for stored in self._table.in_order() for device in set(devices_of(stored.value)))
         for device in devices_of(change.after.value):
             if given[device] > 1:
@@ -261,6 +275,19 @@ class DeviceInvariants:
                 self._world.problem(f"{pod['metadata']['name']} is bound, and claim {name} is not reserved for it")
             elif any(device[1] != node for device in devices_of(value)) or not [*devices_of(value)]:
                 self._world.problem(f"{pod['metadata']['name']} is bound to {node} without the devices of {name}")
+            elif len(users_of(value)) == 1:
+                self._check_first(value)
+
+    def _check_first(self, claim: Mapping[str, Any]) -> None:
+        """Whoever gives a device second takes it back."""
+        for device in devices_of(claim):
+            owners = [stored for stored in self._table.in_order() if device in devices_of(stored.value)]
+            first = min(owners, key=lambda stored: self._given_at[stored.value["metadata"]["uid"], device])
+            if first.value["metadata"]["uid"] != claim["metadata"]["uid"]:
+                name = claim["metadata"]["name"]
+                self._world.problem(
+                    f"a pod is bound with {'/'.join(device)} of {name}, which {first.key[1]} had before"
+                )
 
     def leaks(self, held: Mapping[str, str]) -> list[str]:
         """Claims that keep devices for no pod that is bound or, by ``held``, waits with its place taken."""

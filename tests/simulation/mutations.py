@@ -51,7 +51,7 @@ from berth_watcher.queue.schedulingqueue import Place, QueuePlugins
 from berth_watcher.takeover import TakeoverState
 from harness.fakes.memory_bus import MemoryStore
 from simulation.faults import CLAIMS_LOST, STREAM_LOST
-from simulation.simulate import ATTACKS, DEVICES, LARGE_OBJECTS, VOLUMES, Focus
+from simulation.simulate import ANOTHER_SCHEDULER, ATTACKS, DEVICES, LARGE_OBJECTS, VOLUMES, Focus
 
 Replacement = tuple[Any, str, Any]
 
@@ -1137,6 +1137,12 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         seeds=500,
         replace=_claim_versions_ignored,
         focus=LATE_CLAIMS,
+    ),
+    "devices-not-verified": Mutation(
+        rule="a device that another scheduler gave first is given back (ADR 67)",
+        seeds=500,
+        replace=_devices_not_verified,
+        focus=ANOTHER_SCHEDULER,
     ),
     "claims-not-freed": Mutation(
         rule="a claim that keeps its pod out is freed (ADR 67)",

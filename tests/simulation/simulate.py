@@ -32,7 +32,7 @@ from simulation import patches
 from simulation.cluster import ACTS, KINDS_OF_PODS, ClusterUsers
 from simulation.configurations import SECOND, configuration
 from simulation.devices import DeviceInvariants, DeviceUsers
-from simulation.faults import APART, FAULTS, HOSTILE, HOSTILE_CLIENTS, STREAM_LOST, Faults
+from simulation.faults import APART, CLAIMS_LOST, FAULTS, HOSTILE, HOSTILE_CLIENTS, STREAM_LOST, Faults
 from simulation.invariants import Invariants
 from simulation.loop import OWNER, START_SECONDS, TooManyStepsError
 from simulation.rules import Rules
@@ -134,10 +134,15 @@ DEVICES: Final = replace(
         "add_pod", "add_pod", "replace_pod", "delete_pod", "finish_pod", "add_important_pod", "restart_driver",
         "replace_claim", "remove_node", "add_node", "change_node",
     ),
+    faults=(*SMALL.faults, CLAIMS_LOST, CLAIMS_LOST),
     pods=(3, 8),
     has_devices=True,
 )  # fmt: skip
 """Few devices, which all pods want."""
+ANOTHER_SCHEDULER: Final = replace(
+    DEVICES, things=("add_pod", "add_pod", "take_device", "take_device", "delete_pod"), acts=(5, 10)
+)
+"""Somebody else gives the same devices."""
 SMALLEST: Final = replace(
     SMALL,
     fault_counts=(0, 1, 1, 2),
@@ -159,7 +164,7 @@ are found sooner by these, one of them by these only; one alike; five later or n
 """
 LOST_STREAMS: Final = replace(
     SMALL,
-    faults=(*(name for name in FAULTS if name not in HOSTILE), *(STREAM_LOST,) * 10),
+    faults=(*(name for name in FAULTS if name not in {*HOSTILE, CLAIMS_LOST}), *(STREAM_LOST,) * 10),
     fault_counts=(1, 2, 3),
 )
 """Positions of one stream begin anew, among other faults."""
@@ -179,7 +184,8 @@ ATTACKS: Final = replace(
 )
 """Stolen credentials, few slots in the window, and streams that are soon full."""
 SIZES: Final = (
-    *(SMALL,) * 34, *(MEDIUM,) * 5, LARGE, *(VOLUMES,) * 4, *(LARGE_OBJECTS,) * 2, *(LOST_STREAMS,) * 2, *(ATTACKS,) * 2
+    *(SMALL,) * 34, *(MEDIUM,) * 5, LARGE, *(VOLUMES,) * 4, *(LARGE_OBJECTS,) * 2, *(LOST_STREAMS,) * 2,
+    *(ATTACKS,) * 2, *(DEVICES,) * 3,
 )  # fmt: skip
 """What seeds choose among: most runs are small, since a fault needs few pods to show, and many seeds.
 
