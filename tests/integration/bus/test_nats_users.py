@@ -150,10 +150,12 @@ async def test_every_service_may_see_that_the_bus_is_as_declared(applied, user):
     await session.close()
 
 
-async def test_people_see_pods_and_services_and_may_put_facts(applied):
+async def test_people_see_pods_and_services_and_may_not_write_facts(applied):
     session = await session_of(applied, "people")
     await session.subscribe("berth.*.*.default.web-0", print)
-    await session.put("facts", "rack.node-1", b"{}")
+    with pytest.raises(BusRefusedError, match="give this user the permission"):
+        await session.put("facts", "rack.node-1", b"{}")
+    assert await session.get("facts", "rack.node-1") is None
     assert await session.services() == []
     assert (await session.state("PENDING")).messages == 0
     await session.close()
