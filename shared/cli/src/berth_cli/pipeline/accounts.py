@@ -300,7 +300,7 @@ _USERS: Final[Mapping[str, _Declared]] = {
     "facts": _Declared(
         account="FACTS",
         connections=8,
-        about="For whoever writes facts about nodes: nats kv put and del, and programs. Reads none.",
+        about="Writes facts about nodes, and reads none. For nats kv put and del, and for programs.",
         announces=False,
         sends=(_put(FACTS, ">"), _put_by_domain(FACTS), _info(bucket_stream(FACTS))),
     ),
