@@ -133,7 +133,9 @@ def _payloads(user: User) -> Iterator[Flood]:
     """Messages above the user's limit and the server's, and unfinished ones of the largest size on all connections."""
     subject = next(_filled(one) for one in publishes(user) if one.startswith(("$KV.", "berth.")))
     own = user.payload_bytes or MOST_PAYLOAD_BYTES
-    for limit, size in {"its own": own, "the server's": MOST_PAYLOAD_BYTES}.items():
+    for limit, size in {"its own": user.payload_bytes, "the server's": MOST_PAYLOAD_BYTES}.items():
+        if not size:
+            continue
         line = f"PUB {subject} {size + 1}\r\n".encode() + b"x" * LARGE
         name = f"payloads above {limit} limit"
         yield Flood(user=user.name, name=name, lines=(line,), is_connecting=True)
