@@ -27,7 +27,7 @@ RUNTIME_LIMITS = ("../compose.yaml", "chart/templates/nats-cluster.yaml", *MEMOR
 def test_clients_that_read_nothing_take_less_than_the_runtime_of_nats_may():
     connections = sum(user.connections for user in users())
     assert min(user.connections for user in users() if not user.is_own) > 0
-    # 120 connections x 16 MiB = 1,920 MiB; NATS itself uses 60 MiB
+    # 112 connections x 16 MiB = 1,792 MiB; NATS itself uses 60 MiB
     assert connections * MOST_PENDING_BYTES + 100 * MEBIBYTE < int(MEMORY.removesuffix("MiB")) * MEBIBYTE
 
 

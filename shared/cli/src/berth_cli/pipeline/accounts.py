@@ -304,7 +304,7 @@ _USERS: Final[Mapping[str, _Declared]] = {
     ),
     "facts": _Declared(
         account="FACTS",
-        connections=8,
+        connections=4,
         payload_bytes=SMALL_BYTES,
         about="Writes facts about nodes, and reads none. For nats kv put and del, and for programs.",
         announces=False,
@@ -323,7 +323,7 @@ _USERS: Final[Mapping[str, _Declared]] = {
     ),
     "people": _Declared(
         account=PEOPLE,
-        connections=32,  # of commands, consoles and recorders
+        connections=28,  # of commands, consoles and recorders
         payload_bytes=SMALL_BYTES,
         about="For people: berth why, trace, top, queue and dead, and the NATS CLI. May only look.",
         sends=(
