@@ -228,11 +228,11 @@ async def test_each_service_works_with_its_own_user_also_after_failures(running:
     running.server.start()
     await pods.all_bound(await pods.add_pods(20, "third"), SECONDS)
     session = await session_of(running.server, "people")
-    assert {one.service for one in await session.services()} == {
-        "berth-watcher",
-        "berth-scorer",
-        "berth-binder",
-        "berth-metrics-collector",
-    }
+    services = {"berth-watcher", "berth-scorer", "berth-binder", "berth-metrics-collector"}
+
+    async def are_registered() -> bool:
+        return {one.service for one in await session.services()} == services
+
+    await eventually(are_registered, "each service to register itself", SECONDS)
     await session.close()
     assert refusals(running) == []
