@@ -101,7 +101,15 @@ async def test_a_ranking_that_fits_in_no_form_is_an_error(session):
 async def test_the_smallest_form_of_a_ranking_keeps_what_is_small(session):
     ordinary = decode(msgspec.json.encode(an_ordinary_ranking("web")), Ranked)
     await publish_ranked(session, msgspec.structs.replace(ordinary, pod=a_pod(LIMIT), error="why"))
-    large = {"candidates": [], "weights": {}, "rejections": [], "blockers": [], "preemption": None, "message": ""}
+    large = {
+        "candidates": [],
+        "weights": {},
+        "rejections": [],
+        "blockers": [],
+        "preemption": None,
+        "message": "",
+        "devices": {},
+    }
     flags = {"proposals_counted": False, "behind": False, "clears_nomination": False}
     expected = msgspec.structs.replace(ordinary, pod=a_pod(0), error="why", **large, **flags)
     assert await stored(session, RANKED, Ranked) == expected
