@@ -54,9 +54,9 @@ def devices(
     nats: NatsUrl = None,
     nats_context: NatsContext = None,
 ) -> None:
-    """List the devices of the cluster (ResourceSlices), and the pods that use them.
+    """List the devices of the cluster, and the pods that use them.
 
-    As the mirror has them; devices of the newest generation of each pool.
+    Devices of ResourceSlices, as the mirror has them: those of the newest generation of each pool.
     """
     run_command(_list(NatsServer(nats, nats_context), node, output, every_row=every_row))
 
