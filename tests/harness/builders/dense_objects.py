@@ -11,6 +11,28 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
 
+from berth.api.devices import (
+    AllocationResult,
+    CelSelector,
+    ClaimMeta,
+    DeviceAllocationResult,
+    DeviceAttribute,
+    DeviceClaim,
+    DeviceClass,
+    DeviceClassSpec,
+    DeviceRequest,
+    DeviceRequestAllocationResult,
+    DeviceTaint,
+    ExactDeviceRequest,
+    ExpressionSelector,
+    ResourceClaim,
+    ResourceClaimSpec,
+    ResourceClaimStatus,
+    ResourcePool,
+    ResourceSlice,
+    ResourceSliceSpec,
+    SliceDevice,
+)
 from berth.api.meta import LabelSelector, ObjectMeta, OwnerReference, SelectorRequirement
 from berth.api.node import ContainerImage, Node, NodeCondition, NodeSpec, NodeStatus, Taint
 from berth.api.pod import (
@@ -28,6 +50,7 @@ from berth.api.pod import (
     Pod,
     PodAffinity,
     PodAffinityTerm,
+    PodResourceClaim,
     PodSchedulingGate,
     PodSpec,
     PodStatus,
@@ -94,6 +117,7 @@ THEMES: Final = (
     "VolumeRestrictions",
     "VolumeZone",
     "NodeVolumeLimits",
+    "DynamicResources",
     "additional",
     "everything",
 )
@@ -103,6 +127,9 @@ _IN_TREE: Final = "kubernetes.io/aws-ebs"
 _CLASSES: Final = ("slow", "fast")
 _VOLUMES: Final = ("v0", "v1", "v2")
 _CLAIMS: Final = ("c0", "c1")
+_SLICES: Final = ("s0", "s1", "s2")
+_DEVICE_CLASSES: Final = ("gpu", "other")
+_DEVICE_CLAIMS: Final = ("rc0", "rc1", "rc2")
 
 
 @dataclass
@@ -197,13 +224,15 @@ class DenseObjects:
             topology_spread_constraints=self._constraints(),
             scheduling_gates=[PodSchedulingGate(name="g")] if gated else None,
             volumes=self._volumes() or None,
+            resource_claims=self._resource_claims(),
             **({"host_network": True, "host_users": False} if self.theme == "NodeDeclaredFeatures" else {}),
         )
         return Pod(metadata=metadata, spec=spec, status=PodStatus(phase="Running" if node else ""))
 
     def some_namespace(self) -> str:
         """Mostly the same where claims matter, because pods use those of their own."""
-        return NAMESPACES[0] if self.theme in STORAGE_THEMES and self.maybe(0.8) else self.one(*NAMESPACES)
+        has_claims = self.theme in (*STORAGE_THEMES, "DynamicResources")
+        return NAMESPACES[0] if has_claims and self.maybe(0.8) else self.one(*NAMESPACES)
 
     def pod_labels(self) -> dict[str, str] | None:
         return self.one(None, {"app": "web"}, {"app": "web"}, {"app": "db"}, {"tenant": "t", "app": "web"})
@@ -389,6 +418,58 @@ class DenseObjects:
         spec = VolumeAttachmentSpec(attacher=self.one(*_DRIVERS), node_name=self.one(*NODES), source=source)
         return VolumeAttachment(metadata=self.meta(name), spec=spec)
 
+    # --- devices
+
+    def _resource_claims(self) -> list[PodResourceClaim] | None:
+        if not self.is_about("DynamicResources"):
+            return None
+        named = self.one(_DEVICE_CLAIMS[:1], _DEVICE_CLAIMS[1:2], _DEVICE_CLAIMS[2:], _DEVICE_CLAIMS[:2])
+        return [PodResourceClaim(name=name, resource_claim_name=name) for name in named]
+
+    def deviceclass(self, name: str) -> DeviceClass:
+        expression = self.one("true", 'device.driver == "d"', 'device.attributes["d"].model == "a"')
+        selectors = [ExpressionSelector(cel=CelSelector(expression=expression))]
+        return DeviceClass(metadata=self.meta(name), spec=DeviceClassSpec(selectors=selectors))
+
+    def resourceslice(self, name: str) -> ResourceSlice:
+        devices = [
+            SliceDevice(
+                name=f"d{number}",
+                attributes={"model": DeviceAttribute(string_value=self.one("a", "b"))},
+                taints=[DeviceTaint(key="k", effect="NoSchedule")] if self.maybe(0.2) else None,
+            )
+            for number in range(self.one(1, 1, 2))
+        ]
+        pool = ResourcePool(
+            name=self.one(name, "s0"), generation=self.one(1, 1, 2), resource_slice_count=self.one(1, 1, 2)
+        )
+        where = self.one({"node_name": self.one(*NODES)}, {"node_name": self.one(*NODES)}, {"all_nodes": True})
+        return ResourceSlice(
+            metadata=self.meta(name), spec=ResourceSliceSpec(driver="d", pool=pool, devices=devices, **where)
+        )
+
+    def resourceclaim(self, name: str) -> ResourceClaim:
+        exactly = ExactDeviceRequest(device_class_name=self.one(*_DEVICE_CLASSES), count=self.one(1, 1, 2))
+        status = ResourceClaimStatus()
+        if self.maybe():
+            result = DeviceRequestAllocationResult(
+                request="r", driver="d", pool=self.one(*_SLICES), device=self.one("d0", "d1")
+            )
+            term = NodeSelectorTerm(
+                match_fields=[SelectorRequirement(key="metadata.name", operator="In", values=[self.one(*NODES)])]
+            )
+            allocation = AllocationResult(
+                devices=DeviceAllocationResult(results=[result]),
+                node_selector=self.one(None, NodeSelector(node_selector_terms=[term])),
+            )
+            status = ResourceClaimStatus(allocation=allocation)
+        meta = self.meta(name, NAMESPACES[0])
+        return ResourceClaim(
+            metadata=ClaimMeta(name=name, namespace=NAMESPACES[0], uid=meta.uid),
+            spec=ResourceClaimSpec(devices=DeviceClaim(requests=[DeviceRequest(name="r", exactly=exactly)])),
+            status=status,
+        )
+
     # --- workloads
 
     def poddisruptionbudget(self, name: str) -> PodDisruptionBudget:
@@ -430,6 +511,9 @@ NAMES: Final[Mapping[str, Sequence[str]]] = {
     "csistoragecapacity": ("cap",),
     "volumeattachment": ("a0", "a1"),
     "poddisruptionbudget": ("b",),
+    "deviceclass": _DEVICE_CLASSES,
+    "resourceslice": _SLICES,
+    "resourceclaim": _DEVICE_CLAIMS,
 }
 """The names of the objects of each kind but pods. ``DenseObjects`` has a method of the kind's name."""
 _STORAGE: Final = ("pv", "pvc", "storageclass", "csinode", "csidriver", "csistoragecapacity", "volumeattachment")
@@ -439,6 +523,7 @@ KINDS_OF: Final[Mapping[str, Sequence[str]]] = {
     "default constraints": ("service", "replicationcontroller", "replicaset", "statefulset"),
     **dict.fromkeys(STORAGE_THEMES, _STORAGE),
     "NodeResourcesFit": ("poddisruptionbudget",),
+    "DynamicResources": ("deviceclass", "resourceslice", "resourceclaim"),
     "everything": tuple(kind for kind in NAMES if kind != "node"),
 }
 """The kinds beside nodes and pods that matter in a theme."""

@@ -6,6 +6,8 @@ import msgspec
 import pytest
 
 from berth.api.devices import DeviceClass, PackedSlice, ResourceClaim, ResourceSlice, without_parameters
+from berth.api.kinds import RESOURCE_SLICE
+from berth.kube.listwatch import ObjectDecoder
 from harness.builders.devices import the_largest_slice
 
 PARAMETERS = {"opaque": {"driver": "d", "parameters": {"k": 1}}}
@@ -46,3 +48,19 @@ def test_scorers_get_no_parameters_of_drivers_and_no_finalizers():
     assert kept.status.allocation.devices.results == claim.status.allocation.devices.results
     device_class = msgspec.convert({"metadata": {"name": "x"}, "spec": {"config": [PARAMETERS]}}, DeviceClass)
     assert without_parameters(device_class).spec.config is None
+
+
+def test_equal_attributes_of_devices_are_kept_once():
+    device = {"name": "d", "attributes": {"model": {"string": "h100"}}}
+    pool = {"name": "p", "generation": 1, "resourceSliceCount": 1}
+    decoder = ObjectDecoder(RESOURCE_SLICE)
+    slices = [
+        decoder.one(
+            msgspec.json.encode(
+                {"metadata": {"name": name}, "spec": {"driver": "d", "pool": pool, "devices": [device]}}
+            )
+        )
+        for name in "ab"
+    ]
+    first, second = (each.spec.devices[0].attributes["model"] for each in slices)
+    assert first is second

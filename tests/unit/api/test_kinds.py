@@ -18,7 +18,7 @@ RIGHTS = ROOT / "docs/rights/berth.yaml"
 
 def test_every_kind_that_is_declared_is_in_the_table():
     declared = {value for value in vars(kinds).values() if isinstance(value, Kind)}
-    others = {kinds.LEASE, kinds.PRIORITY_CLASS} & declared
+    others = {kinds.LEASE, kinds.PRIORITY_CLASS, kinds.RESOURCE_CLAIM_TEMPLATE} & declared
     assert declared - others == set(WATCHED_KINDS)
     assert {kind.struct for kind in PLUGIN_KINDS.values()} == set(get_args(PluginObject))
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import EntryPoint
 from random import Random
+from typing import TypeVar
 from uuid import UUID
 
 import msgspec
@@ -18,8 +19,21 @@ from berth.api.config.configuration import KubeSchedulerConfiguration
 from berth.api.config.load import load
 from berth.api.config.networktraffic import EGRESS_ANNOTATION, INGRESS_ANNOTATION, LINK_CAPACITY_ANNOTATION
 from berth.api.config.types import API_VERSION, KIND, Point
+from berth.api.devices import (
+    CelSelector,
+    DeviceAttribute,
+    DeviceCapacity,
+    DeviceClass,
+    DeviceClassSpec,
+    ExpressionSelector,
+    ResourceSlice,
+    ResourceSliceSpec,
+    SliceDevice,
+)
+from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod
 from berth.api.volumes import BETA_STORAGE_CLASS, BIND_COMPLETED, MIGRATED_PLUGINS
+from berth.cel.selector import compile_selector
 from berth.cluster.nodes import NodeInfo
 from berth.framework.interface import ScorePlugin
 from berth.framework.profile import Profile
@@ -37,9 +51,12 @@ from berth_cli.recording.file import Recorded, Source, Waiting, header, recorded
 from berth_cli.recording.mask import Mask, without_names
 from berth_cli.recording.replay import Replay, ReplayCounts
 from berth_watcher.queue.queuedpod import Stage
+from harness.builders.devices import device_of
 from harness.builders.objects import a_pod
 from harness.plugins.long_runs import often
 from harness.worlds.recorded_world import CONFIG, RecordedWorld
+
+D = TypeVar("D", ResourceSlice, DeviceClass)
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 TRAFFIC = """\
@@ -427,6 +444,47 @@ def test_a_removal_stays_one():
     found = of("cluster", "node.acme-web", None)
     assert found.payload is None
     assert re.fullmatch(r"node\.[a-z][a-z0-9]{3}-[a-z][a-z0-9]{2}", found.subject)
+
+
+def test_a_masked_selector_matches_the_same_masked_devices():
+    anonymiser = Anonymiser(configuration())
+
+    def masked(kind: str, thing: D) -> D:
+        entry = encode_entry(MirrorEntry(term=Term(7), object=msgspec.Raw(msgspec.json.encode(thing))))
+        found = anonymiser.of(recorded("cluster", 5, NOW, f"{kind}.{thing.metadata.name}", entry)).payload or b""
+        assert b"acme" not in found
+        assert b"A100" not in found
+        return msgspec.json.decode(decode_entry(found).object, type=type(thing))
+
+    def matching(of: ResourceSlice, expression: str) -> list[bool]:
+        pool = [device_of(msgspec.to_builtins(one) | {"driver": of.spec.driver}) for one in of.spec.devices or ()]
+        return [compile_selector(expression).matches(one) for one in pool]
+
+    attributes = {
+        "model": DeviceAttribute(string_value="A100-acme"),
+        "gpu.acme.com/acmeSlot": DeviceAttribute(string_value="12"),
+        "address": DeviceAttribute(string_value="0000:1a"),
+        "driverVersion": DeviceAttribute(version_value="1.12.3"),
+        "acmeIndex": DeviceAttribute(int_value=3),
+    }
+    large = SliceDevice(name="acme-0", attributes=attributes, capacity={"memory": DeviceCapacity(value="80Gi")})
+    small = SliceDevice(name="acme-1", attributes=attributes, capacity={"memory": DeviceCapacity(value="8Gi")})
+    spec = ResourceSliceSpec(driver="gpu.acme.com", node_name="acme-n", devices=[large, small])
+    pool = ResourceSlice(metadata=ObjectMeta(name="acme-pool"), spec=spec)
+    expression = (
+        'device.driver == \'gpu.acme.com\' && device.attributes["gpu.acme.com"].model.endsWith("acme") && '
+        'device.attributes["gpu.acme.com"].acmeSlot == "12" && '
+        'device.attributes["gpu.acme.com"].address == "0000:1a" && '
+        'device.attributes["gpu.acme.com"].driverVersion.isGreaterThan(semver("1.2.0")) && '
+        'device.attributes["gpu.acme.com"].acmeIndex < 4 && '
+        'device.capacity["gpu.acme.com"].memory.compareTo(quantity("40Gi")) >= 0'
+    )
+    selector = ExpressionSelector(cel=CelSelector(expression=expression))
+    wanted = DeviceClass(metadata=ObjectMeta(name="acme-large"), spec=DeviceClassSpec(selectors=[selector]))
+    [found] = masked("deviceclass", wanted).spec.selectors or ()
+    assert matching(pool, expression) == [True, False]
+    assert found.cel
+    assert matching(masked("resourceslice", pool), found.cel.expression) == [True, False]
 
 
 def test_fields_that_berth_does_not_know_and_the_whole_object_are_left_out():

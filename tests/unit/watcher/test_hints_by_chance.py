@@ -144,6 +144,15 @@ REACHED: Final[Mapping[str, Sequence[tuple[str, str]]]] = {
         ("VolumeRestrictions", "pvc added"),
         ("VolumeZone", "pv added"),
     ),
+    "DynamicResources": (
+        ("DynamicResources", "deviceclass added"),
+        ("DynamicResources", "deviceclass updated"),
+        ("DynamicResources", "node added"),
+        ("DynamicResources", "resourceclaim added"),
+        ("DynamicResources", "resourceclaim updated"),
+        ("DynamicResources", "resourceslice added"),
+        ("DynamicResources", "resourceslice updated"),
+    ),
     "additional": (("NodeFilterLabel", "node added"),),
 }
 
@@ -221,6 +230,8 @@ class World:
             return self._changed_node(known, made)
         if kind == "pvc":
             return "updated", self._changed_claim(known, made)
+        if kind == "resourceclaim":
+            return "updated", msgspec.structs.replace(known, status=made.status)
         if kind == "csistoragecapacity":
             more = {"capacity": made.capacity, "maximum_volume_size": made.maximum_volume_size}
             return "updated", msgspec.structs.replace(known, **more)

@@ -16,8 +16,10 @@ EXAMPLES: Final[Mapping[str, Sequence[str]]] = {
     "console": ("berth console", "berth console --port 8091"),
     "queue list": ("berth queue", "berth queue list --queue unschedulable -n shop"),
     "queue why": ("berth queue why default/web",),
+    "devices": ("berth devices --node node-1", "berth devices --all -o json"),
     "up": (
         "berth up --nodes 12 --scorers 2",
+        "berth up --nodes 3 --devices 4",
         "berth up --kubeconfig ~/.kube/config",
         "berth up --nodes 12 --shadow packed=packing.yaml",
     ),

@@ -348,6 +348,10 @@ _VOLUMES_CHANGED: Final = tuple(
         Resource.VOLUME_ATTACHMENT,
     )
 )
+_DEVICES_CHANGED: Final = tuple(
+    ClusterEvent(resource, _ANY_CHANGE)
+    for resource in (Resource.RESOURCE_CLAIM, Resource.RESOURCE_SLICE, Resource.DEVICE_CLASS)
+)
 AWAITED: Final = (
     VICTIM_DELETED,
     _NODE_CHANGED,
@@ -358,6 +362,7 @@ AWAITED: Final = (
     _NOMINATED,
     _NAMESPACE_CHANGED,
     *_VOLUMES_CHANGED,
+    *_DEVICES_CHANGED,
 )
 
 # Events of other resources count only where a plugin registers the resource.
@@ -407,7 +412,7 @@ class PreemptingPods:
     def add(self, pod: QueuedPod) -> None:
         self._all[pod.uid] = pod
         self._by_node.setdefault(pod.node, {})[pod.uid] = pod
-        if _depends_on_pods(pod.pod) or _claims(pod.pod):
+        if _depends_on_pods(pod.pod) or _claims(pod.pod) or pod.pod.spec.resource_claims:
             self._anywhere[pod.uid] = pod
 
     def discard(self, pod: QueuedPod) -> None:
@@ -451,6 +456,8 @@ def _is_node_lost(pod: QueuedPod, event: ClusterEvent, old: object, new: object)
             return _is_lost_to_pod(pod.pod, event, old, new, here=here)
         case Resource.NOMINATION:
             return here and isinstance(new, Pod) and _NOMINATED.matches(event) and _is_not_below(new, pod.pod)
+        case Resource.RESOURCE_CLAIM | Resource.RESOURCE_SLICE | Resource.DEVICE_CLASS:
+            return bool(pod.pod.spec.resource_claims)
         case _:
             return _NAMESPACE_CHANGED.matches(event) or _concerns_volumes(pod.pod, event, old, new, here=here)
 

@@ -21,6 +21,7 @@ from berth.api.config.networktraffic import (
     NetworkTrafficArgs,
     query_of,
 )
+from berth.api.devices import CapacityRange, CapacityRequestPolicy, Counter, DeviceCapacity
 from berth.api.kinds import WATCHED_KINDS
 from berth.api.meta import NOT_KEPT
 from berth.bus.topology import BANDWIDTH, CLUSTER, DECISIONS, FACTS, PENDING, RANKED
@@ -50,6 +51,8 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 _EMPTY: Final = b"{}"
 _STREAMS: Final[Mapping[Source, type[Message]]] = {PENDING: Pending, RANKED: Ranked, DECISIONS: Decision}
+# All texts in them are quantities.
+_OF_QUANTITIES: Final = (DeviceCapacity, CapacityRequestPolicy, CapacityRange, Counter)
 _RATES: Final = frozenset({INGRESS_ANNOTATION, EGRESS_ANNOTATION, LINK_CAPACITY_ANNOTATION})
 _DECODERS: Final[Mapping[str, msgspec.json.Decoder[Any]]] = {
     kind.name: msgspec.json.Decoder(kind.struct) for kind in WATCHED_KINDS
@@ -134,9 +137,10 @@ class Anonymiser:
     def _struct(self, thing: S) -> S:
         # `whole`, which only extenders read, is left out.
         changed = {}
+        has_amounts = isinstance(thing, _OF_QUANTITIES)
         for name in thing.__struct_fields__:
             value = getattr(thing, name)
-            masked = NOT_KEPT if name == "whole" else self._masked(value, name)
+            masked = NOT_KEPT if name == "whole" else self._masked(value, "requests" if has_amounts else name)
             if masked is not value:
                 changed[name] = masked
         return msgspec.structs.replace(thing, **changed) if changed else thing
@@ -248,8 +252,11 @@ def _by_field(mask: Mask) -> Mapping[str, Callable[[str], str]]:
         mask.attempt: "attempt",
         mask.value: "labels match_labels node_selector selector values value",
         mask.text: "message reason error details queue stage",
-        mask.time: "creation_timestamp deletion_timestamp start_time last_transition_time bound_at disrupted_pods",
-        mask.quantity: "requests limits overhead allocatable capacity maximum_volume_size",
+        mask.time: "creation_timestamp deletion_timestamp start_time last_transition_time bound_at disrupted_pods "
+        "allocation_timestamp",
+        mask.quantity: "requests limits overhead allocatable capacity maximum_volume_size consumed_capacity",
+        mask.expression: "expression",
+        mask.literal: "string_value version_value",
         mask.version: "resource_version resource_versions",
         mask.address: "host_ip",
     }

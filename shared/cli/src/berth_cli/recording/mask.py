@@ -30,6 +30,11 @@ _AMOUNT: Final = re.compile(r"\d{1,6}(?:\.\d{1,6})?(?:/\d{1,6})?(?:ms|s|min|h|B|
 _PUNCTUATION: Final = " ,:;.()[]{}'\""
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d)")
 _QUANTITY: Final = re.compile(r"[+-]?\d{1,19}(?:\.\d{1,19})?(?:[eE][+-]?\d{1,3}|m|n|u|k|[KMGTPE]i?)?")
+_DOTTED: Final = re.compile(r"\d{1,6}(?:\.\d{1,6})*")
+# Texts, numbers and names of expressions.
+_IN_EXPRESSIONS: Final = re.compile(
+    rf"(?P<quote>[\"'])(?P<text>(?:\\.|(?!(?P=quote)).)*)(?P=quote)|(?P<number>(?<![0-9A-Za-z_])\d[\w.]*)|{_CHARACTERS}+"
+)
 # Tries for a mask as long as its word; then it becomes a character longer.
 _DRAWS: Final = 64
 # Characters of a text that is likely to come again: names, and no long annotations.
@@ -78,6 +83,14 @@ class Mask:
     def quantity(self, text: str) -> str:
         return text if _QUANTITY.fullmatch(text) else self.name(text)
 
+    def expression(self, text: str) -> str:
+        """A selector of devices: its numbers are kept, and its texts masked as devices' are."""
+        return _IN_EXPRESSIONS.sub(self._in_expression, text)
+
+    def literal(self, text: str) -> str:
+        """A text or a version of a device. Quantities and versions are kept, because selectors compare them."""
+        return text if _DOTTED.fullmatch(text) else self.quantity(text)
+
     def version(self, text: str) -> str:
         """A resourceVersion is kept if it is a number."""
         return text if text.isascii() and text.isdecimal() else self.name(text)
@@ -88,6 +101,11 @@ class Mask:
 
     def url(self, text: str) -> str:
         return f"http://{self.name('-'.join(_WORD.findall(text.partition('://')[2] or text)))}"
+
+    def _in_expression(self, found: re.Match[str]) -> str:
+        if quote := found["quote"]:
+            return f"{quote}{self.literal(found['text'])}{quote}"
+        return found[0] if found["number"] else self.name(found[0])
 
     def _part(self, found: re.Match[str]) -> str:
         return self._uuid(found[0]) if found["uid"] else self._word(found[0])
@@ -191,5 +209,13 @@ that the their then there these they this time to tolerate tolerated too took tr
 unresolvable until untolerated used variable versions very victim victims view violate volumes waited waiting want was
 watch watcher were what when where which while why will with without would written yet
 """
+# Of expressions that select devices.
+_EXPRESSIONS: Final = """
+add all allowmultipleallocations as asinteger attributes bind bool capacity cel compareto contains device double
+driver endswith exactcount exists_one filter find findall format fromclaim fromclass has hasvalue indexof int
+isgreaterthan isinteger islessthan isquantity issemver issorted join lastindexof list lowerascii major map matches max
+min minor none null of optional optmap orvalue patch quantity replace semver sets sign size slice sort split
+startswith string sub sum trim uint upperascii
+"""
 _KINDS: Final = {kind.kind.lower() for kind in WATCHED_KINDS}
-WORDS: Final = frozenset(f"{_KUBERNETES} {_PROVIDERS} {_SENTENCES}".split()) | _KINDS  # lower case
+WORDS: Final = frozenset(f"{_KUBERNETES} {_PROVIDERS} {_SENTENCES} {_EXPRESSIONS}".split()) | _KINDS  # lower case

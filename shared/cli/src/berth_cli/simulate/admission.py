@@ -1,8 +1,9 @@
 """Defaults of new objects, as far as a ranking reads them.
 
-A pod gets requests from limits, host ports, tolerations, selectors (:mod:`berth_cli.simulate.defaults`) and the
-priority of its PriorityClass; a claim gets the default StorageClass. Existing objects do not change. For everything
-else, use the API server itself: ``kubectl create --dry-run=server -o json``.
+A pod gets requests from limits, host ports, tolerations, selectors (:mod:`berth_cli.simulate.defaults`), the priority
+of its PriorityClass, and claims of its ResourceClaimTemplates; a PersistentVolumeClaim gets the default StorageClass.
+Existing objects do not change. For everything else, use the API server itself: ``kubectl create --dry-run=server -o
+json``.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from typing import Final
 
 import msgspec
 
-from berth.api.meta import ObjectMeta
-from berth.api.pod import Pod, PodSpec
+from berth.api.devices import ClaimMeta, ResourceClaim, ResourceClaimTemplate
+from berth.api.meta import ObjectMeta, OwnerReference
+from berth.api.pod import Pod, PodResourceClaimStatus, PodSpec
 from berth.api.trimming import with_effective_requests
 from berth.api.volumes import BETA_STORAGE_CLASS, PersistentVolumeClaim, StorageClass
 from berth.api.workloads import SYSTEM_PRIORITIES, PriorityClass
@@ -52,15 +54,35 @@ class _Admission:
         self._priorities |= {one.metadata.name: one for one in values if isinstance(one, PriorityClass)}
         self._default_priority = _default_priority_class(self._priorities.values())
         self._default_class = _default_storage_class([one for one in values if isinstance(one, StorageClass)])
+        self._templates = {
+            f"{one.metadata.namespace}/{one.metadata.name}": one
+            for one in values
+            if isinstance(one, ResourceClaimTemplate)
+        }
+        self._made: list[ReadObject] = []
         self._problems: list[str] = []
 
     def stored(self, cluster: Sequence[FoundObject[ReadObject]], to_place: Iterable[FoundObject[Pod]]) -> StoredObjects:
+        placing = tuple(self._with_claims(with_effective_requests(self._pod(one))) for one in to_place)
         return StoredObjects(
-            others=[self._other(one) for one in cluster if not isinstance(one.value, Pod)],
+            others=[*(self._other(one) for one in cluster if not isinstance(one.value, Pod)), *self._made],
             pods=tuple(with_effective_requests(self._pod(pod)) for one in cluster if (pod := as_pod(one)) is not None),
-            to_place=tuple(with_effective_requests(self._pod(one)) for one in to_place),
+            to_place=placing,
             problems=self._problems,
         )
+
+    def _with_claims(self, pod: Pod) -> Pod:
+        """The pod with the claims of its templates, as the claim controller makes them."""
+        known = {each.name for each in pod.status.resource_claim_statuses or ()}
+        made = [*(pod.status.resource_claim_statuses or ())]
+        for entry in pod.spec.resource_claims or ():
+            template = self._templates.get(f"{pod.metadata.namespace}/{entry.resource_claim_template_name}")
+            if template is not None and entry.name not in known:
+                name = f"{pod.metadata.name}-{entry.name}"
+                self._made.append(_claim_of(pod, name, template))
+                made.append(PodResourceClaimStatus(name=entry.name, resource_claim_name=name))
+        status = msgspec.structs.replace(pod.status, resource_claim_statuses=made or None)
+        return msgspec.structs.replace(pod, status=status)
 
     def _other(self, found: FoundObject[ReadObject]) -> ReadObject:
         if not found.is_new or not isinstance(found.value, PersistentVolumeClaim):
@@ -88,6 +110,14 @@ class _Admission:
             preemption_policy=spec.preemption_policy or policy,
             priority_class_name=found.metadata.name if found else "",
         )
+
+
+def _claim_of(pod: Pod, name: str, template: ResourceClaimTemplate) -> ResourceClaim:
+    owner = OwnerReference(kind="Pod", name=pod.metadata.name, uid=pod.uid, api_version="v1", controller=True)
+    namespace = pod.metadata.namespace
+    uid = f"ResourceClaim/{namespace}/{name}"
+    metadata = ClaimMeta(name=name, namespace=namespace, uid=uid, owner_references=[owner])
+    return ResourceClaim(metadata=metadata, spec=template.spec.spec)
 
 
 def _default_priority_class(classes: Iterable[PriorityClass]) -> PriorityClass | None:

@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from berth.api.devices import ResourceClaimTemplate
 from berth.api.kinds import PLUGIN_KINDS, Kind, PluginObject
 from berth.api.node import Node
 from berth.api.pod import Pod, bound_at, is_bound, is_finished, is_gone_while_unbound
@@ -271,7 +272,7 @@ def _set(snapshot: Snapshot, one: ReadObject) -> None:
         labels = {**(one.metadata.labels or {}), _NAME_LABEL: one.metadata.name}
         metadata = msgspec.structs.replace(one.metadata, labels=labels)
         snapshot.set_namespace(msgspec.structs.replace(one, metadata=metadata))
-    elif not isinstance(one, Pod | PriorityClass):
+    elif not isinstance(one, Pod | PriorityClass | ResourceClaimTemplate):
         kind = _PLUGIN_KINDS[type(one).__name__]
         snapshot.objects(kind.struct).set(kind.key_of(name=one.metadata.name, uid=one.metadata.uid), one)
 

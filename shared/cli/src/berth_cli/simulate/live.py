@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from berth.api.kinds import PRIORITY_CLASS, WATCHED_KINDS
+from berth.api.kinds import PRIORITY_CLASS, RESOURCE_CLAIM_TEMPLATE, WATCHED_KINDS
 from berth.kube.client import KubeClient
 from berth.kube.credentials import KubeCredentials
 from berth.kube.errors import refusal
@@ -17,7 +17,7 @@ from berth.kube.kubeconfig import Kubeconfig, source_for
 
 # By the path that lists them in all namespaces: apiVersion and kind. Limit ranges and quotas only cause a note.
 LISTED: Final = {
-    **{kind.path: (kind.api_version, kind.kind) for kind in (*WATCHED_KINDS, PRIORITY_CLASS)},
+    **{kind.path: (kind.api_version, kind.kind) for kind in (*WATCHED_KINDS, PRIORITY_CLASS, RESOURCE_CLAIM_TEMPLATE)},
     "/api/v1/limitranges": ("v1", "LimitRange"),
     "/api/v1/resourcequotas": ("v1", "ResourceQuota"),
 }

@@ -13,7 +13,17 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from berth.api.kinds import NAMESPACE, NODE, PLUGIN_KINDS, POD, PRIORITY_CLASS, Kind, PluginObject
+from berth.api.devices import ResourceClaimTemplate
+from berth.api.kinds import (
+    NAMESPACE,
+    NODE,
+    PLUGIN_KINDS,
+    POD,
+    PRIORITY_CLASS,
+    RESOURCE_CLAIM_TEMPLATE,
+    Kind,
+    PluginObject,
+)
 from berth.api.meta import ObjectMeta
 from berth.api.node import Node
 from berth.api.pod import Pod
@@ -28,7 +38,7 @@ _KUBERNETES_GROUPS: Final = ".k8s.io"
 _VERSION: Final = re.compile("v[1-9][0-9]*((alpha|beta)[1-9][0-9]*)?")
 
 
-ReadObject = Pod | Node | Namespace | PriorityClass | PluginObject
+ReadObject = Pod | Node | Namespace | PriorityClass | ResourceClaimTemplate | PluginObject
 
 T = TypeVar("T", bound=ReadObject)
 
@@ -63,6 +73,7 @@ _KINDS: Final[tuple[Kind[ReadObject], ...]] = (
     NODE,
     NAMESPACE,
     PRIORITY_CLASS,
+    RESOURCE_CLAIM_TEMPLATE,
     *PLUGIN_KINDS.values(),
 )
 # The kinds to read, by their Kubernetes names.

@@ -40,6 +40,7 @@ MOST_TAINTS: Final = 16
 MOST_COUNTER_SETS: Final = 8  # of a slice
 MOST_CONSUMED_SETS: Final = 2  # of a device
 MOST_COUNTERS: Final = 32  # of a set
+_MOST_SHARED: Final = 100_000  # distinct attributes that are kept once
 _MOST_UNPACKED_BYTES: Final = 8 << 20  # of a slice's spec: 128 devices with every attribute take 2 MB
 
 
@@ -214,6 +215,18 @@ class ResourceClaim(Trimmed, frozen=True, kw_only=True):
         return f"{self.metadata.namespace}/{self.metadata.name}"
 
 
+class ResourceClaimTemplateSpec(Trimmed, frozen=True, kw_only=True):
+    metadata: ObjectMeta = ObjectMeta()
+    spec: ResourceClaimSpec = ResourceClaimSpec()
+
+
+class ResourceClaimTemplate(Trimmed, frozen=True, kw_only=True):
+    """What claims are made of, one for each pod that names it. Services never read it."""
+
+    metadata: ObjectMeta
+    spec: ResourceClaimTemplateSpec = ResourceClaimTemplateSpec()
+
+
 class DeviceClassConfiguration(Trimmed, frozen=True, kw_only=True):
     opaque: OpaqueConfiguration | None = None
 
@@ -343,6 +356,28 @@ class ResourceSlice(Trimmed, frozen=True, kw_only=True):
 
 
 _specs: Final = msgspec.json.Decoder(ResourceSliceSpec)
+
+
+class SharedAttributes:
+    """Keeps equal attributes of devices once: a GPU's dozen takes 0.6 KB instead of 2."""
+
+    def __init__(self) -> None:
+        self._known: dict[DeviceAttribute, DeviceAttribute] = {}
+
+    def __call__(self, resource_slice: ResourceSlice) -> ResourceSlice:
+        spec = resource_slice.spec
+        if not spec.devices:
+            return resource_slice
+        if len(self._known) > _MOST_SHARED:
+            self._known.clear()
+        devices = [
+            msgspec.structs.replace(device, attributes=self._shared(device.attributes)) if device.attributes else device
+            for device in spec.devices
+        ]
+        return msgspec.structs.replace(resource_slice, spec=msgspec.structs.replace(spec, devices=devices))
+
+    def _shared(self, attributes: dict[str, DeviceAttribute]) -> dict[str, DeviceAttribute]:
+        return {name: self._known.setdefault(attribute, attribute) for name, attribute in attributes.items()}
 
 
 class PackedSlice(Trimmed, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, Generic, TypeVar
 
-from berth.api.devices import DeviceClass, ResourceClaim, ResourceSlice
+from berth.api.devices import DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice
 from berth.api.meta import KubernetesObject
 from berth.api.node import Node
 from berth.api.pod import Pod
@@ -134,6 +134,13 @@ RESOURCE_CLAIM: Final = Kind(
     struct=ResourceClaim,
     group="resource.k8s.io",
     plural="resourceclaims",
+    is_optional=True,
+)
+RESOURCE_CLAIM_TEMPLATE: Final = Kind(
+    name="resourceclaimtemplate",
+    struct=ResourceClaimTemplate,
+    group="resource.k8s.io",
+    plural="resourceclaimtemplates",
     is_optional=True,
 )
 

@@ -129,6 +129,7 @@ REFUSING: Final = frozenset((Point.PRE_ENQUEUE, Point.PRE_FILTER, Point.FILTER, 
 # The services that call each extension point, including points that no configuration file names.
 RUNS_IN: Final[Mapping[type[Plugin], tuple[ServiceName, ...]]] = {
     PreEnqueuePlugin: (ServiceName.WATCHER,),
+    ClaimPreEnqueuePlugin: (ServiceName.WATCHER,),
     QueueSortPlugin: (ServiceName.WATCHER,),
     EnqueueExtensions: (ServiceName.WATCHER,),
     PreFilterPlugin: (ServiceName.SCORER, ServiceName.BINDER),

@@ -14,6 +14,7 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
+from berth.api.devices import ResourceSlice, SharedAttributes
 from berth.api.kinds import Kind
 from berth.api.meta import NAME_CHARACTERS, KubernetesObject, ObjectMeta
 from berth.api.pod import Pod, PodSpec, PodStatus
@@ -134,11 +135,12 @@ class Page(NamedTuple):
 
 
 class ObjectDecoder(Generic[T]):
-    """Decodes and trims objects of one kind; equal parts of pods are shared."""
+    """Decodes and trims objects of one kind; equal parts of pods and attributes of devices are shared."""
 
     def __init__(self, kind: Kind[T]) -> None:
         self._kind = kind
         self._shared = SharedParts()
+        self._shared_attributes = SharedAttributes()
         self._decode = msgspec.json.Decoder(kind.served or kind.struct).decode
 
     def one(self, raw: bytes | msgspec.Raw) -> T | Undecodable:
@@ -148,6 +150,8 @@ class ObjectDecoder(Generic[T]):
             if isinstance(thing, Pod):
                 thing = with_effective_requests(thing)  # type: ignore[assignment]  # T is Pod here
                 self._shared.share(thing, size)
+            elif isinstance(thing, ResourceSlice):
+                thing = self._shared_attributes(thing)  # type: ignore[assignment]  # T is ResourceSlice here
             keeps = self._kind.keeps_whole
             return with_whole(thing, raw) if keeps is not None and keeps(thing) else thing
         except MALFORMED as exc:

@@ -243,11 +243,8 @@ JOBS = SimulatedKind(
 RESOURCE_CLAIMS = _served(
     api.RESOURCE_CLAIM, has_status=True, bookmark=b',"spec":{"devices":{"requests":null}},"status":{}'
 )
-RESOURCE_CLAIM_TEMPLATES = SimulatedKind(
-    group=api.RESOURCE_CLAIM.group,
-    plural="resourceclaimtemplates",
-    name="ResourceClaimTemplate",
-    bookmark=b',"spec":{"metadata":{},"spec":{"devices":{"requests":null}}}',
+RESOURCE_CLAIM_TEMPLATES = _served(
+    api.RESOURCE_CLAIM_TEMPLATE, bookmark=b',"spec":{"metadata":{},"spec":{"devices":{"requests":null}}}'
 )
 RESOURCE_SLICES = _served(
     api.RESOURCE_SLICE,

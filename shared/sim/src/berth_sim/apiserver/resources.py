@@ -9,8 +9,10 @@ from http import HTTPStatus
 from typing import Any, Literal
 
 from berth.api.pod import DEFAULT_SCHEDULER
-from berth_sim.apiserver import admission, schema, workloads
+from berth_sim.apiserver import schema
 from berth_sim.apiserver import store as events
+from berth_sim.apiserver.admission import objects as admission
+from berth_sim.apiserver.admission import workloads
 from berth_sim.apiserver.kinds import (
     KINDS,
     NAMESPACES,

@@ -15,9 +15,14 @@ from fractions import Fraction
 from itertools import chain
 from typing import Final
 
-import msgspec
-
-from berth.api.devices import DeviceAttribute, ResourceSlice, SliceDevice, device_key, slice_refusal
+from berth.api.devices import (
+    DeviceAttribute,
+    ResourceSlice,
+    SharedAttributes,
+    SliceDevice,
+    device_key,
+    slice_refusal,
+)
 from berth.api.node import Node
 from berth.api.pod import NodeSelector
 from berth.api.resources import exact_or_zero
@@ -32,7 +37,6 @@ Counters = dict[tuple[str, str], Amount]
 PoolKey = tuple[str, str]  # driver and pool
 
 _MOST_UNUSED: Final = 4096  # numbers of former devices, above as many as there are devices
-_MAX_SHARED: Final = 100_000  # distinct attributes that are kept once
 
 
 # What PooledDevice.flags says of a device.
@@ -419,25 +423,3 @@ def _part_of(resource_slice: ResourceSlice, number: int) -> PooledSlice:
     devices = [PooledDevice(device, part, number + i) for i, device in enumerate(spec.devices or ())]
     object.__setattr__(part, "devices", tuple(devices))  # devices and slice refer to each other
     return part
-
-
-class SharedAttributes:
-    """Keeps equal attributes of devices once: a GPU's dozen takes 0.6 KB instead of 2."""
-
-    def __init__(self) -> None:
-        self._known: dict[DeviceAttribute, DeviceAttribute] = {}
-
-    def __call__(self, resource_slice: ResourceSlice) -> ResourceSlice:
-        spec = resource_slice.spec
-        if not spec.devices:
-            return resource_slice
-        if len(self._known) > _MAX_SHARED:
-            self._known.clear()
-        devices = [
-            msgspec.structs.replace(device, attributes=self._shared(device.attributes)) if device.attributes else device
-            for device in spec.devices
-        ]
-        return msgspec.structs.replace(resource_slice, spec=msgspec.structs.replace(spec, devices=devices))
-
-    def _shared(self, attributes: dict[str, DeviceAttribute]) -> dict[str, DeviceAttribute]:
-        return {name: self._known.setdefault(attribute, attribute) for name, attribute in attributes.items()}

@@ -53,7 +53,7 @@ class NodeAnswers:
         self.codes: npt.NDArray[np.int32] = np.zeros(0, dtype=np.int32)
         self.statuses: list[tuple[Code, str]] = [(Code.SUCCESS, ""), (Code.SUCCESS, "")]
         self.points: npt.NDArray[np.int64] = np.zeros((0, 0), dtype=np.int64)
-        self._snapshot = allocator.snapshot
+        self.snapshot = allocator.snapshot
         self._pools = allocator.pools
         self._ledger = allocator.ledger
         self._views = allocator.views
@@ -88,7 +88,7 @@ class NodeAnswers:
         return True
 
     def _outcome_of(self, row: int, free: Free, outcomes: dict[Candidates, Outcome]) -> Outcome:
-        node, key = self._snapshot.node_at(row), None
+        node, key = self.snapshot.node_at(row), None
         if node is not None:
             views = self._views.of(row, node)
             signatures = [None if not each.is_plain else self._traits.signature(each) for each in views]
@@ -96,7 +96,7 @@ class NodeAnswers:
                 key = (tuple(signatures), tuple([free.busy_of(each) for each in views]))
                 if (known := self._plain.get(key)) is not None:
                     return known
-        candidates = self._candidates.get(row) or self._find_candidates(row)
+        candidates = self.candidates(row)
         outcome = outcomes.get(candidates)
         if outcome is None:
             outcome = outcomes[candidates] = self._outcome(candidates, free)
@@ -109,10 +109,17 @@ class NodeAnswers:
     def solution(self, row: int) -> tuple[Solution, Candidates] | None:
         """The solution for the node of a row that fits, after ``find``."""
         solution = self._solutions.get(row)
-        return None if solution is None else (solution, self._candidates.get(row) or self._find_candidates(row))
+        return None if solution is None else (solution, self.candidates(row))
+
+    def candidates(self, row: int) -> Candidates:
+        """The node's candidates, after ``find``."""
+        return self._candidates.get(row) or self._find_candidates(row)
+
+    def busy(self, candidates: Candidates) -> tuple[bool, ...]:
+        return Free(self._pools, self._ledger).busy(candidates)
 
     def _forget_changed(self) -> None:
-        snapshot = self._snapshot
+        snapshot = self.snapshot
         versions = snapshot.version, self._pools.changes.version, self._ledger.changes.version
         if versions == self._versions and len(self.codes) == snapshot.columns.capacity:
             return
@@ -147,10 +154,10 @@ class NodeAnswers:
                 return
 
     def _rows_of(self, nodes: frozenset[str]) -> set[int]:
-        return {row for name in nodes if (row := self._snapshot.rows.of(name)) is not None}
+        return {row for name in nodes if (row := self.snapshot.rows.of(name)) is not None}
 
     def _clear(self) -> None:
-        capacity = self._snapshot.columns.capacity
+        capacity = self.snapshot.columns.capacity
         self.codes = np.zeros(capacity, dtype=np.int32)
         self.points = np.zeros((capacity, len(self.plan.steps)), dtype=np.int64)
         del self.statuses[2:]
@@ -163,7 +170,7 @@ class NodeAnswers:
         self._traits = DeviceTraits(self.plan, self._pools, self._columns)
 
     def _find_candidates(self, row: int) -> Candidates:
-        node = self._snapshot.node_at(row)
+        node = self.snapshot.node_at(row)
         views = () if node is None else self._views.of(row, node)
         candidates = NO_CANDIDATES if node is None else candidates_of(node, views, self._traits)
         self._candidates[row] = candidates

@@ -10,7 +10,7 @@ The plugin is pure: Reserve assumes allocations in the device ledger of the bind
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import ClassVar, Final
@@ -26,7 +26,7 @@ from berth.api.selectors import NodeTerms, compile_node_selector
 from berth.cluster.devices.extended import ExtendedResources
 from berth.cluster.devices.ledger import DeviceLedger
 from berth.cluster.devices.pools import DevicePools
-from berth.cluster.nodes import Mask, NodeInfo, Nodes, node_info
+from berth.cluster.nodes import Mask, NodeInfo, Nodes, RejectedNodes, node_info
 from berth.cluster.pods import Trait
 from berth.cluster.snapshot import Objects, Snapshot
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource, ValueIndex, Values, nothing
@@ -48,6 +48,8 @@ from berth.framework.interface import (
     PreFilterResult,
     PreScorePlugin,
     ReleaseClaim,
+    RemedyPlugin,
+    RemedySentence,
     ReserveClaim,
     ReservePlugin,
     Scores,
@@ -74,6 +76,7 @@ from berth.plugins.dynamicresources.extended import (
     extended_claim_name,
     stale_claim_of,
 )
+from berth.plugins.dynamicresources.remedies import of_allocated, remedies_of
 from berth.plugins.dynamicresources.requests import CLAIM, PlanError
 from berth.plugins.dynamicresources.results import allocation_of, as_proposed, chosen_alternative
 from berth.plugins.dynamicresources.search import MOST_POINTS
@@ -143,6 +146,7 @@ class DynamicResources(
     PreFilterPlugin,
     VectorFilterPlugin,
     AllocatingPlugin,
+    RemedyPlugin,
     PostFilterPlugin,
     PreScorePlugin,
     VectorScorePlugin,
@@ -411,6 +415,20 @@ class DynamicResources(
             return Status.error(f"device binding timeout: claim={claim.metadata.name}")
         return Status(Code.WAIT)
 
+    def remedy(self, state: CycleState, pod: Pod, nodes: RejectedNodes) -> Iterable[RemedySentence]:
+        """A sentence per request and obstacle, and per claim whose devices are elsewhere."""
+        claims = state.find(CLAIMS)
+        if claims is None:
+            return
+        for among, served in _by_served(claims, nodes):
+            answers, named = self._answers(claims, pod, served or frozenset())
+            if answers is not None:
+                answers.find(nodes.rows)
+                yield from remedies_of(answers, named, nodes, among & (answers.codes[nodes.rows] != FITS))
+        for claim, allocation, terms in claims.allocated:
+            if terms is not None and (elsewhere := ~terms_mask(terms, nodes)).any():
+                yield of_allocated(claim, allocation, elsewhere)
+
     def events(self) -> Sequence[EventHint]:
         return EVENTS
 
@@ -592,9 +610,10 @@ def _after_claim_change(pod: Pod, old: object, new: object) -> bool:
 
 
 def _frees_devices(old: object, new: object) -> bool:
+    # After a gap of the watch, a claim may have other devices than before.
     if not isinstance(old, ResourceClaim) or old.status.allocation is None:
         return False
-    return not isinstance(new, ResourceClaim) or new.status.allocation is None
+    return not isinstance(new, ResourceClaim) or new.status.allocation != old.status.allocation
 
 
 def _claims_of(old: object, new: object) -> Values:

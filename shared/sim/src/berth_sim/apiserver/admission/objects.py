@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from berth.api.pod import DEFAULT_SCHEDULER
-from berth_sim.apiserver import claims, workloads
 from berth_sim.apiserver import store as events
+from berth_sim.apiserver.admission import claims, workloads
+from berth_sim.apiserver.admission.workloads import POD_DEFAULTS, container_with_defaults
 from berth_sim.apiserver.kinds import (
     EVENTS,
     NAMESPACES,
@@ -30,7 +31,6 @@ from berth_sim.apiserver.kinds import (
 )
 from berth_sim.apiserver.status import JsonObject, StatusError, bad_request, forbidden, invalid
 from berth_sim.apiserver.store import Store
-from berth_sim.apiserver.workloads import POD_DEFAULTS, container_with_defaults
 
 _PENDING: JsonObject = {"phase": "Pending"}
 
