@@ -56,6 +56,8 @@ from berth_binder.events import (
     RankedDelivery,
     RecordEvent,
     RejectRanked,
+    ReleaseAnswer,
+    ReleaseClaims,
     VoidBindings,
     WriteObjects,
     WritesAnswer,
@@ -383,6 +385,8 @@ class WholeCycle:
                 for request in effect.requests:
                     self._write_volume(request)
                 self._commit(WritesAnswer(uid=effect.pod.uid, status=200))
+            case ReleaseClaims():
+                self._commit(ReleaseAnswer(uid=effect.pod.uid, status=200))
             case RecordEvent():
                 self.events.append(effect)
             case RejectRanked() | PutOff():

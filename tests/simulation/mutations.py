@@ -792,8 +792,10 @@ def _claims_not_fenced() -> list[Replacement]:
 
 def _claims_not_current() -> list[Replacement]:
     async def fence(self: Any, left: Any) -> None:
-        names = {name for pod in left.with_claims for name in self._claims_of(pod)}
-        await takeover.fence_each(sorted(names), self._fence_claim)
+        named = {name for pod in left.with_claims for name in self._claims_of(pod)}
+        claims = [claim.metadata for claim in self.cache.snapshot.objects(ResourceClaim)]
+        fenced = [each for each in claims if (each.namespace, each.name) in named]
+        await takeover.fence_each(fenced, self._fence_claim)
 
     return [(takeover.Takeover, "_fence_claims", fence)]
 

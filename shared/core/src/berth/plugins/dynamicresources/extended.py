@@ -42,7 +42,7 @@ def stale_claim_of(pod: Pod, snapshot: Snapshot) -> ResourceClaim | None:
         (
             claim
             for claim in snapshot.objects(ResourceClaim).in_namespace(pod.metadata.namespace)
-            if (claim.metadata.annotations or {}).get(EXTENDED_RESOURCE_CLAIM) == "true"
+            if is_extended_claim(claim)
             and any(owner.controller and owner.uid == pod.uid for owner in claim.metadata.owner_references or ())
         ),
         None,
@@ -71,6 +71,10 @@ def extended_claim(pod: Pod, resources: Collection[str], classes: ExtendedResour
     )
     spec = ResourceClaimSpec(devices=DeviceClaim(requests=sorted(requests, key=lambda each: each.name)))
     return ExtendedClaim(ResourceClaim(metadata=metadata, spec=spec), tuple(mappings))
+
+
+def is_extended_claim(claim: ResourceClaim) -> bool:
+    return (claim.metadata.annotations or {}).get(EXTENDED_RESOURCE_CLAIM) == "true"
 
 
 def extended_claim_name(pod: Pod) -> str:

@@ -74,6 +74,7 @@ from berth.plugins.dynamicresources.extended import (
     ExtendedClaim,
     extended_claim,
     extended_claim_name,
+    is_extended_claim,
     stale_claim_of,
 )
 from berth.plugins.dynamicresources.remedies import of_allocated, remedies_of
@@ -389,21 +390,21 @@ class DynamicResources(
             if made is None:
                 return Status.unschedulable(f"claim for extended resources of {pod.key} got deleted in the meantime")
             claims = (*claims, made)
-        waits = False
+        waits = SUCCESS
         for claim in claims:
-            status = self._state_of(claim, pod, snapshot, is_own=reserved.is_made_for(claim, pod))
+            status = self._state_of(claim, reserved, pod, snapshot)
             if status.code is Code.WAIT:
-                waits = True
+                waits = status
             elif not status.is_success:
                 return status
-        return Status(Code.WAIT) if waits else SUCCESS
+        return waits
 
-    def _state_of(self, claim: ResourceClaim, pod: Pod, snapshot: Snapshot, *, is_own: bool) -> Status:
-        """Whether a written claim can be used. ``is_own``: its allocation was made for this pod."""
+    def _state_of(self, claim: ResourceClaim, reserved: Reserved, pod: Pod, snapshot: Snapshot) -> Status:
+        """Whether a written claim can be used."""
         allocation = claim.status.allocation
         if allocation is None or not is_reserved_for(claim, pod):
             return Status.unschedulable(f"claim {claim.key} got deallocated elsewhere in the meantime")
-        taken = _taken_before(claim, allocation, snapshot) if is_own else ""
+        taken = _taken_before(claim, allocation, snapshot) if reserved.is_made_for(claim, pod) else ""
         if taken:
             return Status.unschedulable(f"device {taken} was given to another claim by another scheduler")
         binding, error = binding_of(claim, allocation)
@@ -413,7 +414,7 @@ class DynamicResources(
             return SUCCESS
         if is_too_late(allocation, snapshot.live.now, self.wait_seconds):
             return Status.error(f"device binding timeout: claim={claim.metadata.name}")
-        return Status(Code.WAIT)
+        return Status(Code.WAIT, ("its devices are not bound yet",))
 
     def remedy(self, state: CycleState, pod: Pod, nodes: RejectedNodes) -> Iterable[RemedySentence]:
         """A sentence per request and obstacle, and per claim whose devices are elsewhere."""
@@ -528,9 +529,11 @@ def _taken_before(claim: ResourceClaim, allocation: AllocationResult, snapshot: 
         return taken[0]
     for result in allocation.devices.results or ():
         device = pools.device((result.driver, result.pool), result.device) if result.share_id is not None else None
-        used = ledger.consumed(result.key)
-        if device is not None and any(amount > device.capacities.get(name, amount) for name, amount in used.items()):
-            return result.key
+        # A claim for extended resources counts twice here: it is assumed under a uid of its own.
+        if device is not None and not is_extended_claim(claim):
+            used = ledger.consumed(result.key)
+            if any(amount > device.capacities.get(name, amount) for name, amount in used.items()):
+                return result.key
     return ""
 
 
