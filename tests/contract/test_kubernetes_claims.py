@@ -1,6 +1,7 @@
 """Contract of the API server, real and simulated: what it holds of ResourceClaims and ResourceSlices, and what not."""
 
 from typing import Any
+from uuid import NAMESPACE_DNS, uuid5
 
 import pytest
 
@@ -14,8 +15,9 @@ SPEC = {"devices": {"requests": [REQUEST, CHOICE]}}
 RESERVED = {"resource": "pods", "name": "web", "uid": "u1"}
 
 
-def allocated(device: str = "gpu-0", request: str = "gpu") -> dict[str, Any]:
-    return {"devices": {"results": [{"request": request, "driver": "d.example.com", "pool": "n", "device": device}]}}
+def allocated(device: str = "gpu-0", request: str = "gpu", **result: Any) -> dict[str, Any]:
+    named = {"request": request, "driver": "d.example.com", "pool": "n", "device": device}
+    return {"devices": {"results": [{**named, **result}]}}
 
 
 class Claims:
@@ -88,6 +90,9 @@ async def test_a_status_write_keeps_spec_and_a_spec_write_keeps_status(claims: C
             id="a uid twice",
         ),
         pytest.param({}, {"allocation": allocated(request="none")}, "must be the name of a request", id="no request"),
+        pytest.param(
+            {}, {"allocation": allocated(shareID="u1-0")}, "shareID: Invalid value", id="a share without UUID"
+        ),
     ],
 )
 async def test_a_status_that_contradicts_itself_is_refused(claims: Claims, first: dict, then: dict, why: str):
@@ -102,6 +107,13 @@ async def test_an_allocation_may_be_cleared_and_set_again(claims: Claims):
     await claims.create()
     for allocation in (allocated(), None, allocated("gpu-1", "any/best")):
         assert (await claims.status(allocation=allocation)).code == 200
+
+
+async def test_a_share_has_its_id(claims: Claims):
+    await claims.create()
+    allocation = allocated(shareID=str(uuid5(NAMESPACE_DNS, "u1-0")))
+    answer = await claims.status(allocation=allocation)
+    assert answer.body["status"]["allocation"] == allocation
 
 
 async def test_a_claim_that_is_being_deleted_takes_no_new_reservation(claims: Claims):

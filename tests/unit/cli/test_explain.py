@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
+from berth.api.devices import AllocationResult, DeviceAllocationResult, DeviceRequestAllocationResult
 from berth.messages.attempts import Candidate, Decision, Outcome, Preemption, Reason, Rejection, Victim
 from berth_cli.console.answers import sentences_of
 from berth_cli.options import PodName
@@ -79,6 +80,23 @@ def test_without_weights_scores_are_not_divided():
     shown = lines(decided(weights={}))
     assert ["1", "node-a", "393", "93", "300", "2", "3"] in words(shown)
     assert "the weights are unknown" in "\n".join(shown)
+
+
+def test_a_bound_pod_has_the_names_of_its_devices():
+    def given(*names: str) -> AllocationResult:
+        named = [
+            DeviceRequestAllocationResult(request="r", driver="gpu.example.com", pool="node-a", device=name)
+            for name in names
+        ]
+        return AllocationResult(devices=DeviceAllocationResult(results=named))
+
+    found = decided(devices={"c1": given("gpu-0", "gpu-1"), "c2": given("gpu-4")})
+    keys = [f"gpu.example.com/node-a/gpu-{number}" for number in (0, 1, 4)]
+    assert f"its devices: {', '.join(keys)}" in lines(found)
+    assert decision_json(found)["devices"] == {"c1": keys[:2], "c2": keys[2:]}
+    many = decided(devices={"c": given(*(f"gpu-{number}" for number in range(10)))})
+    assert "gpu-7 and 2 more" in "\n".join(lines(many))
+    assert "devices" not in "\n".join(lines(decided()))
 
 
 def test_a_legend_says_what_the_numbers_of_the_table_mean():

@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import numpy as np
@@ -263,6 +264,21 @@ def _check_promises(case: RandomCase, allocator: Allocator) -> None:
         assert all(amount <= device.capacities[name] for name, amount in allocator.ledger.consumed(device.key).items())
     if not case.users:
         assert all(amount >= 0 for amount in free.values())
+
+
+def test_each_share_has_a_uuid_of_its_own():
+    device = {"name": "d0", "allowMultipleAllocations": True, "capacity": {"memory": {"value": "4"}}}
+    amount = {"capacity": {"requests": {"memory": "1"}}}
+    policy = {"requestPolicy": {"default": "1", "validValues": ["1"]}}
+    device["capacity"]["memory"] |= policy
+    claims = [claim_of(name, [exactly("r", **amount), exactly("s", **amount)]) for name in ("one", "other")]
+    world = world_of([device], claims)
+    _, _, answers = searched(world, ["one", "other"])
+    found = answers.solution(0)
+    made = [allocation_of(answers.plan, i, found, node="n", share_id=f"u-{i}") for i in (0, 1)]
+    shares = [result.share_id or "" for each in made for result in each.devices.results or ()]
+    assert [str(UUID(share)) for share in shares] == shares
+    assert len(set(shares)) == 4
 
 
 def test_answers_are_the_same_in_another_process_and_after_changes_elsewhere():

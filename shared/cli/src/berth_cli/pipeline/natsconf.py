@@ -22,8 +22,6 @@ from berth_cli.pipeline.accounts import (
     users,
 )
 
-# Bytes of a message with its headers. The largest that people write are facts.
-PEOPLE_PAYLOAD_BYTES: Final = 128 * 1024
 # Subscriptions of one connection. Services have up to 20; each costs the server up to 8 KB.
 SUBSCRIPTIONS: Final = 256
 # Seconds after which the server forgets a request to another account; until then it costs 0.5 KB, answered in several
@@ -73,8 +71,8 @@ def _limits(members: Sequence[User]) -> Iterator[str]:
     # A connection that reads nothing costs the server up to `max_pending`.
     yield f"max_connections: {sum(user.connections for user in members)}"
     yield f"max_subscriptions: {SUBSCRIPTIONS}"
-    if any(user.is_person for user in members):
-        yield f"max_payload: {PEOPLE_PAYLOAD_BYTES}"
+    if all(user.payload_bytes for user in members):
+        yield f"max_payload: {max(user.payload_bytes for user in members)}"
 
 
 def _user(user: User) -> Iterator[str]:
@@ -87,18 +85,18 @@ def _user(user: User) -> Iterator[str]:
 
 def _shared_streams(declared: Iterable[User]) -> Iterator[str]:
     """The streams' subjects for other accounts, each once, with the accounts that import it."""
-    paths: dict[Path, dict[str, None]] = {}
+    paths: dict[tuple[str, bool], dict[str, None]] = {}
     copies: dict[str, dict[str, None]] = {}
     for user in declared:
         if not user.is_own:
             for path in user.sends:
                 if not _is_asked_of_services(user, path):
-                    paths.setdefault(path, {})[user.account] = None
+                    paths.setdefault((path.subject, path.many), {})[user.account] = None
             for subject in user.reads:
                 copies.setdefault(subject, {})[user.account] = None
-    for path, accounts in paths.items():
-        seconds = PULL_SECONDS if ".CONSUMER.MSG.NEXT." in path.subject else ANSWER_SECONDS
-        yield _service(path.subject, accounts, seconds=seconds, many=path.many)
+    for (subject, many), accounts in paths.items():
+        seconds = PULL_SECONDS if ".CONSUMER.MSG.NEXT." in subject else ANSWER_SECONDS
+        yield _service(subject, accounts, seconds=seconds, many=many)
     for subject, accounts in copies.items():
         yield f"{{ stream: {_quoted(subject)}, accounts: [{', '.join(accounts)}] }}"
 
@@ -107,7 +105,7 @@ def _shared_imports(user: User) -> Iterator[str]:
     own = user.names.word(OWN)
     for path in user.sends:
         if not _is_asked_of_services(user, path):
-            renamed = local(user, path.subject)
+            renamed = local(user, path)
             to = f", to: {_quoted(renamed)}" if renamed != path.subject else ""
             yield f"{{ service: {{ account: {own}, subject: {_quoted(path.subject)} }}{to} }}"
     for subject in user.reads:

@@ -544,7 +544,7 @@ def _allocated(
     if answers is None or found is None:
         return []
     return [
-        (claim, allocation_of(answers.plan, i, found, node=node.name, share_id=f"{pod.uid}-{i}"))
+        (claim, allocation_of(answers.plan, i, found, node=node.name, share_id=f"{pod.uid}-{claim.metadata.uid}"))
         for i, claim in enumerate(claims)
     ]
 

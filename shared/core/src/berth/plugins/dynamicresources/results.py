@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Final
+from uuid import UUID, uuid5
 
 import msgspec
 
@@ -25,11 +27,14 @@ from berth.plugins.dynamicresources.requests import Plan, Request
 from berth.plugins.dynamicresources.search import Solution
 from berth.plugins.dynamicresources.usage import Choice
 
+# The API takes only a UUID. A scorer and a binder make the same of the same share.
+_SHARES: Final = UUID("a3b1cf0e-6f0d-4c55-9d0b-6c1c52a7e8f4")
+
 
 def allocation_of(
     plan: Plan, claim: int, found: tuple[Solution, Candidates], *, node: str, share_id: str
 ) -> AllocationResult:
-    """The allocation of one claim. ``share_id``: the beginning of the ids of its shares."""
+    """The allocation of one claim. ``share_id``: what the ids of its shares are made of, so that they differ."""
     solution, candidates = found
     choices = solution.choices[claim]
     devices = [candidates.devices[choice.position] for choice in choices]
@@ -64,7 +69,7 @@ def _result(choice: Choice, device: PooledDevice, share_id: str) -> DeviceReques
         tolerations=list(choice.request.tolerations) or None,
         binding_conditions=device.device.binding_conditions or None,
         binding_failure_conditions=device.device.binding_failure_conditions or None,
-        share_id=share_id if device.is_shareable else None,
+        share_id=str(uuid5(_SHARES, share_id)) if device.is_shareable else None,
         consumed_capacity=consumed or None,
     )
 

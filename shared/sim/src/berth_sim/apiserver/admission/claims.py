@@ -3,12 +3,14 @@
 As the real one, it compares no two objects: a device may be in several claims, and in no slice.
 """
 
+import re
 from collections.abc import Iterator
 from typing import Any, Final
 
 from berth_sim.apiserver.kinds import RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES, SimulatedKind
 from berth_sim.apiserver.status import JsonObject, invalid
 
+_UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _MOST_RESERVATIONS: Final = 256
 _IMMUTABLE: Final = "Invalid value: field is immutable"
 _OF_A_SLICE: Final = (("driver",), ("pool", "name"), ("nodeName",))
@@ -80,6 +82,9 @@ def _problems(before: JsonObject, after: JsonObject) -> Iterator[tuple[str, str]
         if result.get("request") not in names:
             field = f"allocation.devices.results[{number}].request"
             yield field, f'Invalid value: "{result.get("request")}": must be the name of a request in the claim'
+        share = result.get("shareID")
+        if share is not None and not _UUID.fullmatch(share):
+            yield f"allocation.devices.results[{number}].shareID", f'Invalid value: "{share}": must be a lowercase UUID'
     if reserved and not allocation:
         yield "reservedFor", "Forbidden: may not be specified when `allocated` is not set"
     if len(reserved) > _MOST_RESERVATIONS:
