@@ -23,7 +23,7 @@ from berth.api.devices import AllocationResult, Allocations, ClaimMeta, Resource
 from berth.api.pod import Pod
 from berth.api.resources import may_be_served
 from berth.api.selectors import NodeTerms, compile_node_selector
-from berth.cluster.devices.extended import ExtendedResources
+from berth.cluster.devices.extended import ExtendedClaims, ExtendedResources, is_extended_claim
 from berth.cluster.devices.ledger import DeviceLedger
 from berth.cluster.devices.pools import DevicePools
 from berth.cluster.nodes import Mask, NodeInfo, Nodes, RejectedNodes, node_info
@@ -74,8 +74,6 @@ from berth.plugins.dynamicresources.extended import (
     ExtendedClaim,
     extended_claim,
     extended_claim_name,
-    is_extended_claim,
-    stale_claim_of,
 )
 from berth.plugins.dynamicresources.remedies import of_allocated, remedies_of
 from berth.plugins.dynamicresources.requests import CLAIM, PlanError
@@ -257,7 +255,7 @@ class DynamicResources(
             return False
         if any(claim.status.allocation is not None and may_be_freed_for(claim, pod) for claim in claims):
             return True
-        return bool(ExtendedResources.of(snapshot)) and stale_claim_of(pod, snapshot) is not None
+        return bool(ExtendedResources.of(snapshot)) and ExtendedClaims.of(snapshot).of_pod(pod.uid) is not None
 
     def claim_to_free(self, state: CycleState, pod: Pod) -> FreeClaim | None:
         """The claim whose devices no node of the cycle could use, and that no other pod has reserved."""
@@ -386,7 +384,7 @@ class DynamicResources(
         if isinstance(claims, Status):
             return claims
         if reserved.extended is not None:
-            made = stale_claim_of(pod, snapshot)
+            made = ExtendedClaims.of(snapshot).of_pod(pod.uid)
             if made is None:
                 return Status.unschedulable(f"claim for extended resources of {pod.key} got deleted in the meantime")
             claims = (*claims, made)
@@ -469,7 +467,7 @@ class DynamicResources(
         asked = {name: amount for name, amount in amounts.items() if amount and may_be_served(name)}
         if any(classes.class_of(name) is not None for name in asked):
             claims.extended = asked
-            claims.stale = stale_claim_of(pod, snapshot)
+            claims.stale = ExtendedClaims.of(snapshot).of_pod(pod.uid)
 
     def _answers(
         self, claims: PodClaims, pod: Pod, served: frozenset[str]
