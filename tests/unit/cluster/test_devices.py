@@ -243,8 +243,8 @@ def test_the_claims_for_extended_resources_are_found_by_their_pod():
     claims, table = snapshot.objects(ResourceClaim), ExtendedClaims.of(snapshot)
     mark = {"resource.kubernetes.io/extended-resource-claim": "true"}
     owner = {"kind": "Pod", "name": "web", "uid": "uid-web", "controller": True}
-    for name, annotations in (("other", {}), ("made", mark)):
-        metadata = {"name": name, "uid": name, "namespace": "x", "annotations": annotations, "ownerReferences": [owner]}
+    for name, marks in (("other", {}), ("made", mark)):
+        metadata = {"name": name, "uid": name, "namespace": "x", "annotations": marks, "ownerReferences": [owner]}
         claims.set(name, msgspec.convert({"metadata": metadata}, ResourceClaim))
     found = table.of_pod("uid-web")
     assert (found and found.metadata.name, table.of_pod("uid-x")) == ("made", None)
