@@ -24,7 +24,7 @@ from berth.bus.interface import Entry, StoredMessage
 from berth.cluster.buckets import LiveDataReader
 from berth.decoding import MALFORMED
 from berth.errors import DecodeError
-from berth.framework.interface import KeepVolume, SelectNode, Write
+from berth.framework.interface import CreateClaim, KeepVolume, ReserveClaim, SelectNode
 from berth.framework.profile import Profile
 from berth.kube.listwatch import ObjectDecoder
 from berth.kube.writes import SELECTED_NODE
@@ -56,6 +56,8 @@ from berth_binder.events import (
     RankedDelivery,
     RecordEvent,
     RejectRanked,
+    ReleaseAnswer,
+    ReleaseClaims,
     VoidBindings,
     WriteObjects,
     WritesAnswer,
@@ -355,7 +357,7 @@ class WholeCycle:
             self._answer(effect)
         self._collect()
 
-    def _answer(self, effect: Any) -> None:  # noqa: C901 - one case an effect
+    def _answer(self, effect: Any) -> None:  # noqa: C901, PLR0912 - one case an effect
         match effect:
             case PublishDecision():
                 assert not effect.dead_letter, effect.decision.message
@@ -381,8 +383,13 @@ class WholeCycle:
                 self._commit(PodAnswer(uid=effect.pod.uid, status=200, pod=self.cache.pod(effect.pod.uid)))
             case WriteObjects():
                 for request in effect.requests:
-                    self._write_volume(request)
+                    if isinstance(request, ReserveClaim):
+                        self._reserve_claim(request, effect.pod)
+                    elif not isinstance(request, CreateClaim):
+                        self._write_volume(request)
                 self._commit(WritesAnswer(uid=effect.pod.uid, status=200))
+            case ReleaseClaims():
+                self._commit(ReleaseAnswer(uid=effect.pod.uid, status=200))
             case RecordEvent():
                 self.events.append(effect)
             case RejectRanked() | PutOff():
@@ -390,7 +397,16 @@ class WholeCycle:
             case Ack():
                 pass
 
-    def _write_volume(self, request: Write) -> None:
+    def _reserve_claim(self, request: ReserveClaim, pod: Any) -> None:
+        user = {"resource": "pods", "name": pod.metadata.name, "uid": pod.uid}
+
+        def reserve(body: dict[str, Any]) -> None:
+            given = {} if request.allocation is None else {"allocation": msgspec.to_builtins(request.allocation)}
+            body["status"] = {**(body.get("status") or {}), **given, "reservedFor": [user]}
+
+        self._write("resourceclaim", f"{request.claim.namespace}/{request.claim.name}", reserve)
+
+    def _write_volume(self, request: KeepVolume | SelectNode) -> None:
         """The API server stores the write, and the controllers make and bind the volume at once."""
         claim = f"{request.claim.namespace}/{request.claim.name}"
         name = request.volume if isinstance(request, KeepVolume) else f"made-for-{request.claim.name}"

@@ -35,8 +35,10 @@ Device = tuple[str, str, str]
 class DeviceUsers:
     """Acts on the API server directly, as ``ClusterUsers`` does."""
 
-    def __init__(self, world: World, chance: random.Random) -> None:
+    def __init__(self, world: World, chance: random.Random, meddling: float) -> None:
+        """``meddling``: the share of the pods about which somebody changes his mind while they are being bound."""
         self._world = world
+        self._meddling = meddling
         self._chance = chance
         self._resources = world.api.resources
         self._foreign = 0
@@ -156,6 +158,7 @@ class DeviceUsers:
         if change.after is not None:
             if self._rivals and FINALIZER in (change.after.value["metadata"].get("finalizers") or ()):
                 self._race()
+            self._meddle(change)
             self._world.in_world(self._sync, change.key, after=self._chance.uniform(*CONTROLLER_SECONDS))
 
     def _sync(self, key: Key) -> None:
@@ -180,6 +183,35 @@ class DeviceUsers:
 
     def _present(self) -> set[str]:
         return {FOREIGN, *(pod["metadata"]["uid"] for pod in self._world.pods() if is_present(pod))}
+
+    # --- people
+
+    def _meddle(self, change: Any) -> None:
+        """A pod is deleted, or its node is cordoned for a while, right when it has got its devices."""
+        before = users_of(change.before.value) if change.before is not None else []
+        for uid in users_of(change.after.value):
+            if uid in before or self._chance.random() >= self._meddling:
+                continue
+            pod = next((pod for pod in self._world.pods() if pod["metadata"]["uid"] == uid), None)
+            if pod is None or pod["spec"].get("nodeName"):
+                continue
+            after = self._chance.choice((0.0, 0.002, 0.01))
+            if self._chance.random() < 0.5:
+                self._world.in_world(self._delete, ("default", pod["metadata"]["name"]), after=after)
+            else:
+                node = next((device[1] for device in devices_of(change.after.value)), "")
+                self._world.in_world(self._cordon, node, True, after=after)
+                self._world.in_world(self._cordon, node, False, after=self._chance.choice((0.2, 2.0, 20.0)))
+
+    def _delete(self, key: Key) -> None:
+        if key in self._world.api.store.table(PODS).items:
+            self._resources.delete(PODS, key, DeleteOptions(grace_seconds=0))
+
+    def _cordon(self, node: str, is_cordoned: bool) -> None:  # noqa: FBT001 - a callback has no keywords
+        stored = self._world.api.store.table(NODES).items.get(("", node))
+        if stored is not None:
+            spec = {**stored.value["spec"], "unschedulable": is_cordoned}
+            self._resources.update(NODES, stored, {**stored.value, "spec": spec})
 
     # --- another scheduler
 

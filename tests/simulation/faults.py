@@ -31,7 +31,8 @@ HOSTILE_CLIENTS: Final = {
 INTRUDERS: Final = {"hostile kubelet": "kubelet", "hostile tenant": "tenant"}
 HOSTILE: Final = (*HOSTILE_CLIENTS, *INTRUDERS)
 CLAIMS_LOST: Final = "claims lost in mid-air"
-APART: Final = frozenset({STREAM_LOST, CLAIMS_LOST, *HOSTILE})
+CLAIMS_LATE: Final = "claims seen late"
+APART: Final = frozenset({STREAM_LOST, CLAIMS_LOST, CLAIMS_LATE, *HOSTILE})
 """Faults that seeds choose only where they are asked for: most seeds stay as they were."""
 LONGEST_PAUSE_SECONDS: Final = 40.0
 LONGEST_ATTACK: Final = 45.0
@@ -160,6 +161,16 @@ class Faults:
         self._world.network.link(leaders[0].process, "api").held_bindings = True
         self._later(0.1, self._end_once_held, leaders[0], 100)
         return 10.0 + LONGEST_PAUSE_SECONDS
+
+    def late_claims(self) -> float:
+        """What binders hear of claims comes late."""
+        seconds = self._chance.uniform(2.0, 12.0)
+        for service in self._world.services:
+            if service.role == "binder":
+                link = self._world.network.link(service.process, "api")
+                link.slow_kinds["resourceclaims"] = self._chance.choice((0.1, 1.0, 3.0))
+                self._later(seconds, link.slow_kinds.pop, "resourceclaims", None)
+        return seconds
 
     def _end_once_held(self, service: Service, left: int) -> None:
         if left and not self._world.network.held:
@@ -440,6 +451,7 @@ FAULTS: Final[dict[str, Callable[[Faults], float]]] = {
     "paused while evicting": Faults.paused_while_evicting,
     "binder lost in mid-air": Faults.lost_in_mid_air,
     CLAIMS_LOST: Faults.claims_lost_in_mid_air,
+    CLAIMS_LATE: Faults.late_claims,
     "Bindings late": Faults.late_bindings,
     "strangers' fences": Faults.strangers_fence,
     "garbage on the bus": Faults.garbage,

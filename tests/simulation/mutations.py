@@ -32,7 +32,6 @@ from berth.plugins.volumes.volumebinding import plugin as volumebinding
 from berth.ranking import view
 from berth_binder import apicalls, core, takeover
 from berth_binder import cache as binder_cache
-from berth_binder import claims as claims_of_binder
 from berth_binder.attempts import attempt as attempt_of_binder
 from berth_binder.attempts import queue as queue_of_attempts
 from berth_binder.core import BinderCore
@@ -50,7 +49,7 @@ from berth_watcher.queue.requeue import Requeue
 from berth_watcher.queue.schedulingqueue import Place, QueuePlugins
 from berth_watcher.takeover import TakeoverState
 from harness.fakes.memory_bus import MemoryStore
-from simulation.faults import CLAIMS_LOST, STREAM_LOST
+from simulation.faults import CLAIMS_LATE, CLAIMS_LOST, STREAM_LOST
 from simulation.simulate import ANOTHER_SCHEDULER, ATTACKS, DEVICES, LARGE_OBJECTS, VOLUMES, Focus
 
 Replacement = tuple[Any, str, Any]
@@ -649,7 +648,15 @@ STARTS: Final = Focus(
 )
 """Watchers begin while NATS answers late, or stores nothing."""
 MANY_DEVICES: Final = replace(
-    DEVICES, acts=(5, 10), pods=(5, 10), nodes=(2, 3), graces=(0,), fault_counts=(1, 2, 3), binders=(1, 2, 2)
+    DEVICES,
+    acts=(5, 10),
+    pods=(5, 10),
+    nodes=(2, 3),
+    graces=(0,),
+    faults=(CLAIMS_LATE, CLAIMS_LATE, CLAIMS_LOST, "API refuses writes", "API answers lost", "kill -9"),
+    fault_counts=(1, 2, 3),
+    binders=(1, 2, 2),
+    meddling=(0.5,),
 )
 LATE_CLAIMS: Final = replace(
     MANY_DEVICES,
@@ -664,7 +671,11 @@ LATE_CLAIMS: Final = replace(
 )
 """Writes that land when their pods are gone, and somebody else has the devices."""
 CLAIMS_OF_FORMER_LEADERS: Final = replace(
-    LATE_CLAIMS, faults=(CLAIMS_LOST,), fault_counts=(1, 2), binders=(2,), seconds=(15.0, 25.0)
+    LATE_CLAIMS,
+    faults=(CLAIMS_LOST, CLAIMS_LOST, CLAIMS_LATE),
+    fault_counts=(1, 2, 3),
+    binders=(2,),
+    seconds=(15.0, 25.0),
 )
 KEPT_VOLUMES: Final = replace(VOLUMES, acts=(10, 20), pods=(6, 10), nodes=(2, 3), graces=(0,))
 """Pods and strangers want the same volumes."""
@@ -781,8 +792,10 @@ def _claims_not_fenced() -> list[Replacement]:
 
 def _claims_not_current() -> list[Replacement]:
     async def fence(self: Any, left: Any) -> None:
-        names = {name for pod in left.with_claims for name in self._claims_of(pod)}
-        await takeover.fence_each(sorted(names), self._fence_claim)
+        named = {name for pod in left.with_claims for name in self._claims_of(pod)}
+        claims = [claim.metadata for claim in self.cache.snapshot.objects(ResourceClaim)]
+        fenced = [each for each in claims if (each.namespace, each.name) in named]
+        await takeover.fence_each(fenced, self._fence_claim)
 
     return [(takeover.Takeover, "_fence_claims", fence)]
 
@@ -798,11 +811,6 @@ def _release_not_awaited() -> list[Replacement]:
 
 def _writes_not_awaited() -> list[Replacement]:
     return [(core.BinderCore, "_unseen", lambda _self, _attempt: [])]
-
-
-def _claims_unread_after_conflict() -> list[Replacement]:
-    """Whatever the claim shows, the allocation is written."""
-    return [(claims_of_binder, "_problem", lambda *_args: "")]
 
 
 def _claim_versions_ignored() -> list[Replacement]:
@@ -1124,12 +1132,6 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         rule="the watch shows a claim's write before the Binding (ADR 67)",
         seeds=500,
         replace=_writes_not_awaited,
-        focus=MANY_DEVICES,
-    ),
-    "claims-unread-after-conflict": Mutation(
-        rule="a claim that is gone or allocated otherwise is a conflict (ADR 67)",
-        seeds=500,
-        replace=_claims_unread_after_conflict,
         focus=MANY_DEVICES,
     ),
     "claim-versions-ignored": Mutation(

@@ -32,7 +32,7 @@ from simulation import patches
 from simulation.cluster import ACTS, KINDS_OF_PODS, ClusterUsers
 from simulation.configurations import SECOND, configuration
 from simulation.devices import DeviceInvariants, DeviceUsers
-from simulation.faults import APART, CLAIMS_LOST, FAULTS, HOSTILE, HOSTILE_CLIENTS, STREAM_LOST, Faults
+from simulation.faults import APART, CLAIMS_LATE, CLAIMS_LOST, FAULTS, HOSTILE, HOSTILE_CLIENTS, STREAM_LOST, Faults
 from simulation.invariants import Invariants
 from simulation.loop import OWNER, START_SECONDS, TooManyStepsError
 from simulation.rules import Rules
@@ -98,6 +98,8 @@ class Focus:
     patient: float = 1.0
     """Share of the runs that wait until no fault has an effect any more; others end when nothing is left to do."""
     has_devices: bool = False
+    meddling: tuple[float, ...] = (0.0, 0.0, 0.3)
+    """Shares of the pods with claims about which somebody changes his mind while they are being bound."""
     empties: int = 10
     """One run in so many deletes all pods at its end, and looks at what the services keep of them."""
 
@@ -134,7 +136,7 @@ DEVICES: Final = replace(
         "add_pod", "add_pod", "replace_pod", "delete_pod", "finish_pod", "add_important_pod", "restart_driver",
         "replace_claim", "remove_node", "add_node", "change_node",
     ),
-    faults=(*SMALL.faults, CLAIMS_LOST, CLAIMS_LOST),
+    faults=(*SMALL.faults, CLAIMS_LOST, CLAIMS_LATE),
     pods=(3, 8),
     has_devices=True,
 )  # fmt: skip
@@ -164,7 +166,7 @@ are found sooner by these, one of them by these only; one alike; five later or n
 """
 LOST_STREAMS: Final = replace(
     SMALL,
-    faults=(*(name for name in FAULTS if name not in {*HOSTILE, CLAIMS_LOST}), *(STREAM_LOST,) * 10),
+    faults=(*(name for name in FAULTS if name not in {*HOSTILE, CLAIMS_LATE, CLAIMS_LOST}), *(STREAM_LOST,) * 10),
     fault_counts=(1, 2, 3),
 )
 """Positions of one stream begin anew, among other faults."""
@@ -332,7 +334,10 @@ class Script:
         self.users = ClusterUsers(
             world, random.Random(world.chance.random()), focus.kinds, self.chance.choice(focus.habits)
         )
-        devices = DeviceUsers(world, random.Random(world.chance.random())) if focus.has_devices else None
+        devices = None
+        if focus.has_devices:
+            meddling = world.chance.choice(focus.meddling)
+            devices = DeviceUsers(world, random.Random(world.chance.random()), meddling)
         self.users.devices = devices
         world.read_kinds = (*READ_KINDS, *DEVICE_KINDS) if focus.has_devices else READ_KINDS
         clients.WATCHED_KINDS = watcher_service.WATCHED_KINDS = world.read_kinds

@@ -38,6 +38,7 @@ class Devices:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.namespace = cluster.api.namespace
+        self.requests = 0
         self.writer = ClaimWriter(cluster.client)
 
     async def claim(self, name: str, *, opaque: bytes = b"") -> ClaimName:
@@ -52,6 +53,9 @@ class Devices:
         answer = await self.cluster.client.request("POST", path, body=body)
         assert answer.status == 201, answer.body
         return ClaimName(namespace=self.namespace, name=name, uid=decode_claim(answer.body).metadata.uid)
+
+    def count(self, *_request: object) -> None:
+        self.requests += 1
 
     async def pod(self, name: str, **resources: str) -> Pod:
         main = {"name": "main", "image": "pause", "resources": {"requests": resources, "limits": resources}}
@@ -164,15 +168,18 @@ async def test_a_release_voids_a_write_without_an_answer(devices):
     assert late.status == HTTPStatus.CONFLICT
 
 
-async def test_many_pods_reserve_one_claim_at_once(devices):
+async def test_many_pods_reserve_one_claim_at_once(devices, monkeypatch):
     name = await devices.claim("c")
     pods = [await devices.pod(f"p{i}") for i in range(20)]
     write = ReserveClaim(claim=name, allocation=allocation("gpu-0"))
+    monkeypatch.setattr(devices.cluster.client, "_listener", devices.count)
     answers = await asyncio.gather(*(devices.writer.reserve(pod, write) for pod in pods))
+    monkeypatch.undo()
     assert {each.status for each in answers} == {200}
     assert (await devices.state("c"))[0] == ["gpu-0"]
     assert len((await devices.state("c"))[1]) == 20
-    assert devices.writer._locks == {}
+    assert devices.writer._turns == {}
+    assert devices.requests == 21  # the finalizer, and one for each pod
 
 
 async def test_an_idle_allocation_is_freed_and_kept_by_a_release(devices):

@@ -248,6 +248,20 @@ def test_no_pod_finds_an_allocation_that_is_gone(world):
     assert [type(each) for each in effects if isinstance(each, WriteObjects | PostBinding)] == [WriteObjects]
 
 
+def test_a_release_of_another_pod_does_not_shorten_the_wait_for_the_own_write(world):
+    one, two = world.show(using("one", "a")), world.show(using("two", "b"))
+    world.take(ranked(one, "n1"))
+    world.take(ranked(two, "n2"))
+    world.written(two, version=12)
+    world.written(one, status=409)
+    world.released(one, version=9)
+    world.wait(1)
+    world.allocated("a", None, 9)
+    assert world.posts == []
+    world.allocated("b", world.writes(two)[0].allocation, 12, two)
+    assert world.posts == [("two", "n2")]
+
+
 def test_two_pods_share_a_claim_that_is_in_flight(world):
     one, two = world.show(using("one", "a")), world.show(using("two", "a"))
     world.take(ranked(one, "n1"))
@@ -362,6 +376,7 @@ def test_the_binding_waits_for_conditions_of_devices(world, kind, outcome):
     world.show_claim(condition("", 7, allocation, pod))
     world.show(nominated(pod, "n3", 11))
     assert (world.outcomes, world.posts) == (["waiting"], [])
+    assert world.decisions[-1].message == "waiting for DynamicResources: its devices are not bound yet"
     world.show_claim(condition(kind, 8, allocation, pod))
     world.wait(1)
     assert world.posts == ([] if outcome else [("web", "n3")])

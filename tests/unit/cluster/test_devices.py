@@ -11,7 +11,7 @@ from berth.api.devices import AllocationResult, DeviceClass, ResourceClaim, Reso
 from berth.api.node import Node
 from berth.api.resources import exact, quantity_text
 from berth.cluster.buckets import MirroredSnapshot
-from berth.cluster.devices.extended import ExtendedResources
+from berth.cluster.devices.extended import ExtendedClaims, ExtendedResources
 from berth.cluster.devices.ledger import DeviceLedger
 from berth.cluster.devices.pools import DevicePools, PoolState
 from berth.cluster.snapshot import Snapshot
@@ -236,3 +236,18 @@ def test_the_newest_class_serves_a_resource_then_the_lower_name():
 @pytest.mark.parametrize("text", ["0", "3Gi", "1500m", "400", "100u", "1Mi", "12345678901234567890"])
 def test_amounts_are_written_as_quantities(text):
     assert quantity_text(exact(text)) == text
+
+
+def test_the_claims_for_extended_resources_are_found_by_their_pod():
+    snapshot = Snapshot()
+    claims, table = snapshot.objects(ResourceClaim), ExtendedClaims.of(snapshot)
+    mark = {"resource.kubernetes.io/extended-resource-claim": "true"}
+    owner = {"kind": "Pod", "name": "web", "uid": "uid-web", "controller": True}
+    for name, marks in (("other", {}), ("made", mark)):
+        metadata = {"name": name, "uid": name, "namespace": "x", "annotations": marks, "ownerReferences": [owner]}
+        claims.set(name, msgspec.convert({"metadata": metadata}, ResourceClaim))
+    found = table.of_pod("uid-web")
+    assert (found and found.metadata.name, table.of_pod("uid-x")) == ("made", None)
+    assert ExtendedClaims(claims).of_pod("uid-web") == found
+    claims.remove("made")
+    assert table.of_pod("uid-web") is None

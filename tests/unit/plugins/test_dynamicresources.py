@@ -252,7 +252,7 @@ CONDITIONS = {"bindingConditions": ["ok"], "bindingFailureConditions": ["bad"], 
 @pytest.mark.parametrize(
     ("condition", "now", "code", "text"),
     [
-        pytest.param(None, 0, Code.WAIT, "", id="pending"),
+        pytest.param(None, 0, Code.WAIT, "its devices are not bound yet", id="pending"),
         pytest.param(("ok", "True"), 0, Code.SUCCESS, "", id="bound"),
         pytest.param(
             ("bad", "True"), 0, Code.ERROR, 'device binding failed: claim=a, reason=R, message="M"', id="failed"

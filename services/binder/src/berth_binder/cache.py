@@ -131,7 +131,8 @@ class Cache:
         """Set an object. If it raises an exception, report it and go on with the others."""
         if kind == CLAIMS:
             version = version_number(item.metadata.resource_version)
-            self.devices.changed_between = (self.reached(kind) + 1 if is_listed else version, version)
+            before = min(self.reached(kind) + 1, version) if is_listed else version
+            self.devices.changed_between = (before, version)
         try:
             self._set(kind, item)
         except Exception as exc:  # noqa: BLE001 - an odd object may raise anything

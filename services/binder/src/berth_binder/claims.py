@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Final
@@ -36,17 +37,26 @@ from berth.kube.writes import conflict, get_pod, report_extended_claim
 TRIES: Final = 5
 
 
+@dataclass(slots=True)
+class _Turn:
+    """The writes to one claim, which wait for each other. ``latest``: the claim after the last one, if it is known."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    users: int = 0
+    latest: ResourceClaim | None = None
+
+
 class ClaimWriter:
     """Writes to one claim wait for each other, because up to 256 pods may share it."""
 
     def __init__(self, client: KubeClient) -> None:
         self._client = client
-        self._locks: dict[tuple[str, str], tuple[asyncio.Lock, int]] = {}
+        self._turns: dict[tuple[str, str], _Turn] = {}
 
     async def reserve(self, pod: Pod, write: ReserveClaim) -> Response:
         """Allocate the claim, if it is to be, and reserve it for the pod."""
-        async with self._alone(write.claim):
-            return await self._reserve(pod, write.claim, write.allocation)
+        async with self._alone(write.claim) as turn:
+            return await self._reserve(pod, write.claim, write.allocation, turn)
 
     async def create(self, pod: Pod, write: CreateClaim) -> Response:
         """Create the claim of the pod's extended resources, unless it is there already, and reserve it."""
@@ -60,8 +70,8 @@ class ClaimWriter:
         if not _is_controlled_by(made, pod) or made.spec != write.claim.spec:
             return conflict(f"resource claim {made.key} was made for other resources")
         name = ClaimName(namespace=metadata.namespace, name=metadata.name, uid=made.metadata.uid)
-        async with self._alone(name):
-            return await self._reserve(pod, name, write.allocation)
+        async with self._alone(name) as turn:
+            return await self._reserve(pod, name, write.allocation, turn)
 
     async def report(self, pod: Pod, write: CreateClaim) -> Response:
         """Name the claim in the status of the pod."""
@@ -80,7 +90,8 @@ class ClaimWriter:
 
         ``voids``: a write of the pod may have no answer yet; it must fail when it arrives.
         """
-        async with self._alone(request.claim):
+        async with self._alone(request.claim) as turn:
+            turn.latest = None
             for _ in range(TRIES):
                 response = await get_claim(self._client, request.claim.namespace, request.claim.name)
                 if not response.succeeded:
@@ -108,44 +119,51 @@ class ClaimWriter:
             return await clear(self._client, claim)
         return await unreserve(self._client, claim, pod.uid) if is_ours else None
 
-    async def _reserve(self, pod: Pod, name: ClaimName, allocation: AllocationResult | None) -> Response:
+    async def _reserve(self, pod: Pod, name: ClaimName, allocation: AllocationResult | None, turn: _Turn) -> Response:
         for _ in range(TRIES):
-            if allocation is None:
-                response = await get_claim(self._client, name.namespace, name.name)
-            else:
-                response = await add_finalizer(self._client, name.namespace, name.name, name.uid)
-            if response.status == HTTPStatus.UNPROCESSABLE_ENTITY:
-                response = await get_claim(self._client, name.namespace, name.name)  # another claim may have the name
-            if not response.succeeded:
-                return response
-            claim = decode_claim(response.body)
+            claim = turn.latest
+            if claim is None:
+                response = await self._read(name, will_allocate=allocation is not None)
+                if not response.succeeded:
+                    return response
+                claim = decode_claim(response.body)
+            turn.latest = None
             problem = _problem(claim, name, allocation)
             if problem:
                 return conflict(problem)
             if any(each.uid == pod.uid for each in claim.status.reserved_for or ()):
-                return response  # an earlier request was carried out, though its answer was lost
+                return await get_claim(self._client, name.namespace, name.name)  # written, though its answer was lost
             if claim.status.allocation is None and allocation is not None:
                 response = await allocate(self._client, claim, allocation, pod, datetime.now(UTC))
             else:
                 response = await reserve(self._client, claim, pod)
+            if response.succeeded:
+                turn.latest = decode_claim(response.body)
             if response.status != HTTPStatus.CONFLICT:
                 return response
         return response
 
+    async def _read(self, name: ClaimName, *, will_allocate: bool) -> Response:
+        """Read the claim; one that is to be allocated gets its finalizer, which costs no further request."""
+        if will_allocate:
+            response = await add_finalizer(self._client, name.namespace, name.name, name.uid)
+            if response.status != HTTPStatus.UNPROCESSABLE_ENTITY:
+                return response
+            # Another claim may have the name.
+        return await get_claim(self._client, name.namespace, name.name)
+
     @asynccontextmanager
-    async def _alone(self, name: ClaimName) -> AsyncIterator[None]:
+    async def _alone(self, name: ClaimName) -> AsyncIterator[_Turn]:
         key = (name.namespace, name.name)
-        lock, users = self._locks.get(key, (asyncio.Lock(), 0))
-        self._locks[key] = lock, users + 1
+        turn = self._turns.setdefault(key, _Turn())
+        turn.users += 1
         try:
-            async with lock:
-                yield
+            async with turn.lock:
+                yield turn
         finally:
-            lock, users = self._locks[key]
-            if users == 1:
-                del self._locks[key]
-            else:
-                self._locks[key] = lock, users - 1
+            turn.users -= 1
+            if not turn.users:
+                del self._turns[key]
 
 
 def _problem(claim: ResourceClaim, name: ClaimName, allocation: AllocationResult | None) -> str:

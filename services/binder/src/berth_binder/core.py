@@ -337,7 +337,7 @@ class BinderCore:
             attempt.is_stray = False
             self.strays.give_back()
         if pod.spec.resource_claims and self._cache.reached(CLAIMS) < self._released_at:
-            attempt.awaited_versions = {**attempt.awaited_versions, CLAIMS: self._released_at}
+            attempt.await_version(CLAIMS, self._released_at)
             return self._wait_for_writes(attempt, now)
         if steps is not None and self._check.passes(latest.ranked, pod, attempt.node):
             return self._before_binding(attempt, steps, now)

@@ -19,6 +19,7 @@ from typing import Final, TypeVar
 
 from berth.api.devices import ResourceClaim
 from berth.api.kinds import POD, RESOURCE_CLAIM
+from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod, is_gone_while_unbound
 from berth.bus.interface import BusRefusedError, Session
 from berth.bus.topology import CONTROL, RANKED
@@ -151,18 +152,24 @@ class Takeover:
         return Left(pods=[*pods.values()], sequence=sequence, with_claims=with_claims, is_new_store=is_new_store)
 
     async def _fence_claims(self, left: Left) -> None:
-        """Fence the claims, and wait until the watch has shown what former leaders have written to any claim."""
+        """Wait until the watch has shown what former leaders have written to any claim, and fence these claims."""
         claims = self.cache.snapshot.objects(ResourceClaim)
-        names = {name for pod in left.with_claims for name in self._claims_of(pod)}
-        if left.is_new_store:
-            await self.informers.become_current(RESOURCE_CLAIM, len(claims))
-            free = (claim.metadata for claim in claims if claim.status.allocation is None)
-            names |= {(metadata.namespace, metadata.name) for metadata in free}
-        highest = await fence_each(sorted(names), self._fence_claim)
+        await self.informers.become_current(RESOURCE_CLAIM, len(claims))
+        named = {name for pod in left.with_claims for name in self._claims_of(pod)}
+        fenced = [
+            claim.metadata
+            for claim in claims
+            if (left.is_new_store and claim.status.allocation is None)
+            or ((claim.metadata.namespace, claim.metadata.name) in named and self._may_change(claim))
+        ]
+        highest = await fence_each(fenced, self._fence_claim)
         if highest:
             await self.informers.reached(RESOURCE_CLAIM, str(highest))
-        else:
-            await self.informers.become_current(RESOURCE_CLAIM, len(claims))
+
+    def _may_change(self, claim: ResourceClaim) -> bool:
+        """Whether a late write could harm: the claim has no devices, or has them for a pod that is not bound."""
+        users = claim.status.reserved_for or ()
+        return not users or any(self.cache.bound_node(each.uid) is None for each in users)
 
     def _claims_of(self, pod: Pod) -> Iterable[tuple[str, str]]:
         yield from names_of_claims(pod)
@@ -232,20 +239,20 @@ class Takeover:
         now = await get_pod(self.client, pod.metadata.namespace, pod.metadata.name)
         return 0 if now is None or now.uid != pod.uid else None
 
-    async def _fence_claim(self, name: tuple[str, str]) -> int:
+    async def _fence_claim(self, claim: ObjectMeta) -> int:
         """As ``_fence_pod``. Whichever claim has the name now: one that had it before takes no write by its uid."""
         while True:
             with suppress(ApiUnreachableError):
-                response = await fence_claim(self.client, *name)
+                response = await fence_claim(self.client, claim.namespace, claim.name)
                 if response.succeeded:
                     return version_number(decode_claim(response.body).metadata.resource_version)
                 if response.status == HTTPStatus.NOT_FOUND:
                     return 0
                 if not leaves_open(response.status) and response.status != HTTPStatus.CONFLICT:
-                    problem = refusal(f"fencing resource claim {'/'.join(name)!r}", response)
+                    problem = refusal(f"fencing resource claim {f'{claim.namespace}/{claim.name}'!r}", response)
                     if missing_right(response.failure()):
                         raise problem
-                    log.warning("cannot fence a resource claim", claim="/".join(name), reason=str(problem))
+                    log.warning("cannot fence a resource claim", claim=claim.name, reason=str(problem))
                     return 0
             await asyncio.sleep(RETRY_SECONDS)
 

@@ -178,6 +178,9 @@ class BindingAttempt:
         self.pod, self.node, self.candidates = placement.pod, placement.node, placement.candidates
         self.is_posted, self.awaited_versions = False, {}
 
+    def await_version(self, kind: str, version: int) -> None:
+        self.awaited_versions = {**self.awaited_versions, kind: max(version, self.awaited_versions.get(kind, 0))}
+
     def releases(self) -> tuple[ReleaseClaim, ...]:
         """What takes back the writes to the pod's claims; empty once they are released."""
         return () if self.steps is None else self.steps.releases()

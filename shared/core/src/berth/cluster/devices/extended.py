@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from berth.api.devices import DeviceClass
+from berth.api.devices import EXTENDED_RESOURCE_CLAIM, DeviceClass, ResourceClaim
 from berth.api.resources import DEVICE_CLASS_PREFIX, may_be_served
 from berth.cluster.snapshot import Objects, Snapshot
 
@@ -40,3 +40,42 @@ class ExtendedResources:
             name: each for each in oldest_first if (name := each.spec.extended_resource_name) and may_be_served(name)
         }
         self._named |= {f"{DEVICE_CLASS_PREFIX}{each.metadata.name}": each for each in self._classes}
+
+
+class ExtendedClaims:
+    """The claims that were made for extended resources, by the uid of their pod."""
+
+    def __init__(self, claims: Objects[ResourceClaim]) -> None:
+        self._of_pod: dict[str, dict[str, ResourceClaim]] = {}
+        for claim in claims:
+            self._show(None, claim)
+        claims.follow(self._show)
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> ExtendedClaims:
+        """The table of a Snapshot, which lives as long as it does."""
+        return snapshot.derived("extended claims", lambda: cls(snapshot.objects(ResourceClaim)))
+
+    def of_pod(self, uid: str) -> ResourceClaim | None:
+        """The claim of this pod; any, if there are several."""
+        return next(iter(self._of_pod.get(uid, {}).values()), None)
+
+    def _show(self, before: ResourceClaim | None, now: ResourceClaim | None) -> None:
+        if before is not None and (pod := _pod_of(before)):
+            claims = self._of_pod[pod]
+            del claims[before.metadata.uid]
+            if not claims:
+                del self._of_pod[pod]
+        if now is not None and (pod := _pod_of(now)):
+            self._of_pod.setdefault(pod, {})[now.metadata.uid] = now
+
+
+def is_extended_claim(claim: ResourceClaim) -> bool:
+    return (claim.metadata.annotations or {}).get(EXTENDED_RESOURCE_CLAIM) == "true"
+
+
+def _pod_of(claim: ResourceClaim) -> str:
+    """The uid of the pod for whose extended resources the claim was made; empty for another claim."""
+    if not is_extended_claim(claim):
+        return ""
+    return next((owner.uid for owner in claim.metadata.owner_references or () if owner.controller), "")

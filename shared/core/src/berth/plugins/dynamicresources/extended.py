@@ -20,7 +20,6 @@ from berth.api.meta import OwnerReference
 from berth.api.pod import Container, ContainerExtendedResourceRequest, Pod
 from berth.api.resources import QuantityError, is_sidecar, value
 from berth.cluster.devices.extended import ExtendedResources
-from berth.cluster.snapshot import Snapshot
 
 # The name of the claim until it is written: no name of the API.
 IN_MEMORY: Final = "<extended-resources>"
@@ -34,19 +33,6 @@ class ExtendedClaim:
 
     claim: ResourceClaim
     mappings: tuple[ContainerExtendedResourceRequest, ...]
-
-
-def stale_claim_of(pod: Pod, snapshot: Snapshot) -> ResourceClaim | None:
-    """The claim that an earlier cycle made for the pod's extended resources."""
-    return next(
-        (
-            claim
-            for claim in snapshot.objects(ResourceClaim).in_namespace(pod.metadata.namespace)
-            if (claim.metadata.annotations or {}).get(EXTENDED_RESOURCE_CLAIM) == "true"
-            and any(owner.controller and owner.uid == pod.uid for owner in claim.metadata.owner_references or ())
-        ),
-        None,
-    )
 
 
 def extended_claim(pod: Pod, resources: Collection[str], classes: ExtendedResources) -> ExtendedClaim:

@@ -23,7 +23,7 @@ from berth.api.devices import AllocationResult, Allocations, ClaimMeta, Resource
 from berth.api.pod import Pod
 from berth.api.resources import may_be_served
 from berth.api.selectors import NodeTerms, compile_node_selector
-from berth.cluster.devices.extended import ExtendedResources
+from berth.cluster.devices.extended import ExtendedClaims, ExtendedResources, is_extended_claim
 from berth.cluster.devices.ledger import DeviceLedger
 from berth.cluster.devices.pools import DevicePools
 from berth.cluster.nodes import Mask, NodeInfo, Nodes, RejectedNodes, node_info
@@ -74,7 +74,6 @@ from berth.plugins.dynamicresources.extended import (
     ExtendedClaim,
     extended_claim,
     extended_claim_name,
-    stale_claim_of,
 )
 from berth.plugins.dynamicresources.remedies import of_allocated, remedies_of
 from berth.plugins.dynamicresources.requests import CLAIM, PlanError
@@ -256,7 +255,7 @@ class DynamicResources(
             return False
         if any(claim.status.allocation is not None and may_be_freed_for(claim, pod) for claim in claims):
             return True
-        return bool(ExtendedResources.of(snapshot)) and stale_claim_of(pod, snapshot) is not None
+        return bool(ExtendedResources.of(snapshot)) and ExtendedClaims.of(snapshot).of_pod(pod.uid) is not None
 
     def claim_to_free(self, state: CycleState, pod: Pod) -> FreeClaim | None:
         """The claim whose devices no node of the cycle could use, and that no other pod has reserved."""
@@ -385,25 +384,25 @@ class DynamicResources(
         if isinstance(claims, Status):
             return claims
         if reserved.extended is not None:
-            made = stale_claim_of(pod, snapshot)
+            made = ExtendedClaims.of(snapshot).of_pod(pod.uid)
             if made is None:
                 return Status.unschedulable(f"claim for extended resources of {pod.key} got deleted in the meantime")
             claims = (*claims, made)
-        waits = False
+        waits = SUCCESS
         for claim in claims:
-            status = self._state_of(claim, pod, snapshot, is_own=reserved.is_made_for(claim, pod))
+            status = self._state_of(claim, reserved, pod, snapshot)
             if status.code is Code.WAIT:
-                waits = True
+                waits = status
             elif not status.is_success:
                 return status
-        return Status(Code.WAIT) if waits else SUCCESS
+        return waits
 
-    def _state_of(self, claim: ResourceClaim, pod: Pod, snapshot: Snapshot, *, is_own: bool) -> Status:
-        """Whether a written claim can be used. ``is_own``: its allocation was made for this pod."""
+    def _state_of(self, claim: ResourceClaim, reserved: Reserved, pod: Pod, snapshot: Snapshot) -> Status:
+        """Whether a written claim can be used."""
         allocation = claim.status.allocation
         if allocation is None or not is_reserved_for(claim, pod):
             return Status.unschedulable(f"claim {claim.key} got deallocated elsewhere in the meantime")
-        taken = _taken_before(claim, allocation, snapshot) if is_own else ""
+        taken = _taken_before(claim, allocation, snapshot) if reserved.is_made_for(claim, pod) else ""
         if taken:
             return Status.unschedulable(f"device {taken} was given to another claim by another scheduler")
         binding, error = binding_of(claim, allocation)
@@ -413,7 +412,7 @@ class DynamicResources(
             return SUCCESS
         if is_too_late(allocation, snapshot.live.now, self.wait_seconds):
             return Status.error(f"device binding timeout: claim={claim.metadata.name}")
-        return Status(Code.WAIT)
+        return Status(Code.WAIT, ("its devices are not bound yet",))
 
     def remedy(self, state: CycleState, pod: Pod, nodes: RejectedNodes) -> Iterable[RemedySentence]:
         """A sentence per request and obstacle, and per claim whose devices are elsewhere."""
@@ -468,7 +467,7 @@ class DynamicResources(
         asked = {name: amount for name, amount in amounts.items() if amount and may_be_served(name)}
         if any(classes.class_of(name) is not None for name in asked):
             claims.extended = asked
-            claims.stale = stale_claim_of(pod, snapshot)
+            claims.stale = ExtendedClaims.of(snapshot).of_pod(pod.uid)
 
     def _answers(
         self, claims: PodClaims, pod: Pod, served: frozenset[str]
@@ -528,9 +527,11 @@ def _taken_before(claim: ResourceClaim, allocation: AllocationResult, snapshot: 
         return taken[0]
     for result in allocation.devices.results or ():
         device = pools.device((result.driver, result.pool), result.device) if result.share_id is not None else None
-        used = ledger.consumed(result.key)
-        if device is not None and any(amount > device.capacities.get(name, amount) for name, amount in used.items()):
-            return result.key
+        # A claim for extended resources counts twice here: it is assumed under a uid of its own.
+        if device is not None and not is_extended_claim(claim):
+            used = ledger.consumed(result.key)
+            if any(amount > device.capacities.get(name, amount) for name, amount in used.items()):
+                return result.key
     return ""
 
 
