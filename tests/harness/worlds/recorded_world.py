@@ -226,9 +226,7 @@ class RecordedWorld:
         if self.random.random() < self._away:  # the binder is away: proposals expire
             return
         if message.candidates:
-            node = self.random.choice(message.candidates[: self._chosen_of]).node
-            self._decided(message, Outcome.BOUND, node=node)
-            self._to_mirror.append((message.pod, node))
+            self.bound_to(message, self.random.choice(message.candidates[: self._chosen_of]).node)
         elif message.preemption is not None:
             self._decided(message, Outcome.PREEMPTING, node=message.preemption.node, preemption=message.preemption)
             for victim in message.preemption.victims:
@@ -238,6 +236,10 @@ class RecordedWorld:
         else:
             self._decided(message, Outcome.CONFLICT if message.proposals_counted else Outcome.UNSCHEDULABLE)
             self._again(message)
+
+    def bound_to(self, message: Ranked, node: str) -> None:
+        self._decided(message, Outcome.BOUND, node=node)
+        self._to_mirror.append((message.pod, node))
 
     def bind(self, pod: Pod, node: str) -> None:
         """A pod that was asked for is decided to be on this node, as if a scorer had named it."""
@@ -286,6 +288,7 @@ class RecordedWorld:
             node=node,
             preemption=preemption,
             message=message.message,
+            devices=message.devices if outcome is Outcome.BOUND else {},
         )
         self.publish("DECISIONS", _subject("decision", message.pod), encode(decision))
 

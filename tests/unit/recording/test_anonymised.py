@@ -54,6 +54,7 @@ from berth_watcher.queue.queuedpod import Stage
 from harness.builders.devices import device_of
 from harness.builders.objects import a_pod
 from harness.plugins.long_runs import often
+from harness.worlds.recorded_claims import RecordedClaims
 from harness.worlds.recorded_world import CONFIG, RecordedWorld
 
 D = TypeVar("D", ResourceSlice, DeviceClass)
@@ -102,6 +103,16 @@ def test_every_ranking_of_a_masked_history_is_equal(seed: int, lag: float):
     found = counts(world, anonymised(world, configuration()))
     assert (found.different, found.left_out) == (0, Counter())
     assert found.equal.total() == len(world.recording.of("RANKED")) > 50
+
+
+@pytest.mark.parametrize("seed", range(often(2)))
+def test_masked_rankings_with_devices_are_equal(seed: int):
+    world = RecordedClaims(seed, lag=0.2)
+    world.run(300)
+    found = counts(world, anonymised(world, configuration()))
+    assert (found.different, found.left_out) == (0, Counter())
+    assert world.bound > 10
+    assert "acme" not in repr(world.recording)
 
 
 @pytest.mark.parametrize("seed", range(often(1)))

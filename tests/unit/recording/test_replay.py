@@ -21,6 +21,7 @@ from berth_cli.recording.file import Begun, Recorded, recorded
 from berth_cli.recording.replay import Replay, ReplayCounts, Replayed
 from harness.builders.profiles import default_profile
 from harness.plugins.long_runs import often
+from harness.worlds.recorded_claims import RecordedClaims
 from harness.worlds.recorded_world import RecordedWorld
 
 STEPS = 300
@@ -83,6 +84,26 @@ def test_rankings_on_live_data_are_equal(seed: int):
         each.scores["NetworkTraffic"] for message in rankings(world) for each in message.candidates if each.scores
     }
     assert len(points) > 10
+
+
+@pytest.mark.parametrize(("seed", "lag"), HISTORIES)
+def test_rankings_with_devices_are_equal(seed: int, lag: float):
+    world = RecordedClaims(seed, scorers=1 + seed % 3, lag=lag)
+    world.run(STEPS)
+    found = counts(world)
+    assert (found.different, found.left_out) == (0, Counter())
+    assert world.bound > 10
+    assert sum(bool(message.devices) for message in rankings(world)) > 20
+
+
+def test_other_devices_are_a_difference():
+    world = RecordedClaims(1, scorers=1)
+    world.run(STEPS)
+    index, message = next((index, each) for index, each in enumerate(rankings(world)) if each.devices)
+    changed(world, index, devices={})
+    (found, *_) = [one.differences for one in replayed(world) if one.differences]
+    (uid,) = message.devices
+    assert found[0].startswith(f"devices: recorded none, again {uid}: gpu.acme.example/n")
 
 
 @pytest.mark.parametrize("best", [1, 3])

@@ -13,6 +13,7 @@ _NAMED: Final = 3  # candidates that a difference names
 
 NOT_COMPARED: Final = (
     "the order of nodes that are equally good: a hash of names that are masked; the recorded one is taken",
+    "which devices a pod would get: pools and slices are searched in the order of their names",
     "names in sentences, the order of their parts, and the text of errors",
 )  # in an anonymised recording
 
@@ -33,6 +34,8 @@ def differences(recorded: Ranked, again: Ranked, *, masked: bool = False) -> Ite
     yield from _difference("rejections", _reasons(recorded, comparable), _reasons(again, comparable))
     yield from _difference("blockers", recorded.blockers, again.blockers)
     yield from _difference("preemption", _evictions(recorded.preemption), _evictions(again.preemption))
+    if not is_cut:
+        yield from _difference("devices", _devices(recorded, masked=masked), _devices(again, masked=masked))
 
 
 def _is_cut(recorded: Ranked, again: Ranked) -> bool:
@@ -84,6 +87,12 @@ def _evictions(preemption: Preemption | None) -> str:
         return ""
     victims = ", ".join(f"{victim.namespace}/{victim.name}" for victim in preemption.victims)
     return f"on {preemption.node} of {victims or 'no pods'}, {preemption.violations} against budgets"
+
+
+def _devices(ranked: Ranked, *, masked: bool) -> str:
+    """By claim; which of several, if names are masked, depends on their order."""
+    given = {uid: [each.key for each in found.devices.results or ()] for uid, found in ranked.devices.items()}
+    return "; ".join(f"{uid}: {len(keys) if masked else ', '.join(keys)}" for uid, keys in sorted(given.items()))
 
 
 def _difference(name: str, recorded: object, again: object) -> Iterator[str]:
