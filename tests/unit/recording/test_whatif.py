@@ -12,20 +12,26 @@ from berth.api.config.load import load
 from berth.api.config.networktraffic import EGRESS_ANNOTATION
 from berth.api.config.presets import DEFAULT
 from berth.api.config.types import API_VERSION, KIND
-from berth.api.pod import Pod
+from berth.api.devices import ResourceClaim
+from berth.api.pod import Pod, PodResourceClaim
+from berth.cluster.devices.ledger import DeviceLedger
+from berth.cluster.devices.pools import DevicePools
 from berth.cluster.snapshot import Snapshot
 from berth.framework.profile import Profile
 from berth.messages.attempts import Outcome, Ranked, decode
 from berth.messages.livedata import Bandwidth
+from berth.plugins.dynamicresources.claims import claim_names
 from berth.profiles.configuration import profiles_of
 from berth.profiles.installed import known_plugins
 from berth_cli.recording.file import Recording
 from berth_cli.recording.history import Fate, History, recorded_end
 from berth_cli.recording.measures import BusiestNodes, Traffic
-from berth_cli.recording.whatif import RunResult, WhatIf, what_if
+from berth_cli.recording.whatif import OtherRun, RunResult, WhatIf, what_if
 from harness.builders.objects import a_container, a_node, a_pod
 from harness.builders.profiles import default_profile, packing_profiles
 from harness.builders.volumes import a_claim, a_class, pod_with_claims
+from harness.plugins.long_runs import often
+from harness.worlds.recorded_claims import RecordedClaims
 from harness.worlds.recorded_world import START, RecordedWorld
 
 SAME: Mapping[str, Profile] = {"berth": default_profile()}
@@ -163,10 +169,56 @@ def test_what_a_claim_was_bound_to_is_left_out_once_its_pod_was_placed(world: Re
     asked_at = world.now
     world.one_by_one(pod_with_claims("db", "data"))
     history = History(world.recording)
-    claim = ("default", "data")
+    claim = ("pvc", "default", "data")
     assert not history.is_a_consequence(claim, asked_at)
     assert history.is_a_consequence(claim, world.now)
-    assert not history.is_a_consequence(("default", "other"), world.now)
+    assert not history.is_a_consequence(("pvc", "default", "other"), world.now)
+
+
+@pytest.mark.parametrize("seed", range(often(2)))
+def test_devices_of_another_run_are_its_own(seed: int):
+    world = RecordedClaims(seed, scorers=1, lag=0.0, ever_away=False)
+    world.run(200)
+    run = OtherRun(world.recording, SAME, History(world.recording))
+    run.through()
+    ledger, claims = DeviceLedger.of(run.snapshot), run.snapshot.objects(ResourceClaim)
+    assert all(len(ledger.owners_of(device.key)) <= 1 for device in DevicePools.of(run.snapshot))
+    placed = [each for each in run.compared() if each.other.fate is Fate.PLACED]
+    given = 0
+    for each in placed:
+        pod = run.snapshot.placed(each.uid)
+        for name in claim_names(pod.pod) if pod else ():
+            found = ledger.allocation_of(claims.named(name, "default"))
+            assert {result.pool for result in found.devices.results} == {each.other.node}
+            given += 1
+    assert given > 3
+    assert run.failures == {}
+
+
+def test_a_device_is_given_again_when_its_pod_ends(world: RecordedWorld):
+    world.mirror("deviceclass.gpu", {"metadata": {"name": "gpu"}})
+    pool = {"name": "n0", "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": "d", "nodeName": "n0", "pool": pool, "devices": [{"name": "gpu-0"}]}
+    world.mirror("resourceslice.n0", {"metadata": {"name": "n0"}, "spec": spec})
+
+    def show(name: str, **status: object) -> None:
+        exactly = {"deviceClassName": "gpu"}
+        metadata = {"name": name, "namespace": "default", "uid": f"uid-{name}"}
+        claim = {"spec": {"devices": {"requests": [{"name": "r", "exactly": exactly}]}}, "status": status}
+        world.mirror(f"resourceclaim.uid-{name}", {"metadata": metadata, **claim})
+
+    for name in ("first", "late"):
+        show(name)
+        entry = PodResourceClaim(name="gpu", resource_claim_name=name)
+        world.one_by_one(a_pod(f"of-{name}", resource_claims=[entry]))
+        if name == "first":
+            result = {"request": "r", "driver": "d", "pool": "n0", "device": "gpu-0"}
+            show(name, allocation={"devices": {"results": [result]}}, reservedFor=[{"name": "of-first", "uid": "uid"}])
+    assert fates(asked(world.recording, SAME).other)["of-late"][0] is Fate.WAITS
+    world.seconds += 1
+    world.end()
+    found = fates(asked(world.recording, SAME).other)
+    assert found["of-late"] == (Fate.PLACED, "n0")
 
 
 def test_traffic_moves_with_the_pods_by_their_annotations():

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import msgspec
 
-from berth.api.kinds import POD
+from berth.api.kinds import PERSISTENT_VOLUME_CLAIM, POD, RESOURCE_CLAIM
 from berth.api.pod import Pod
 from berth.bus.topology import BANDWIDTH, CLUSTER, DECISIONS, PENDING, RANKED
 from berth.cluster.buckets import MirroredSnapshot
@@ -23,11 +23,12 @@ from berth.messages.attempts import Decision, Message, Outcome, Pending, Ranked,
 from berth.messages.livedata import Bandwidth, decode_bandwidth
 from berth.messages.queue import WaitingPod
 from berth.messages.subjects import Attempt, key, parse_key
+from berth.plugins.dynamicresources.claims import claim_names
 from berth.plugins.volumes.claims import claims_of
 from berth_cli.recording.file import Recorded, Recording, Source
 
 M = TypeVar("M", bound=Message)
-Claim = tuple[str, str]  # namespace and name
+Claim = tuple[str, str, str]  # kind, namespace and name
 
 
 class Fate(StrEnum):
@@ -96,8 +97,11 @@ class History:
         self.pods.setdefault(pod.uid, pod)
 
     def _use_claims(self, pod: Pod, at: datetime) -> None:
-        for use in claims_of(pod):
-            self._claims.setdefault((pod.metadata.namespace, use.name), at)
+        namespace = pod.metadata.namespace
+        volumes = ((PERSISTENT_VOLUME_CLAIM.name, namespace, use.name) for use in claims_of(pod))
+        devices = ((RESOURCE_CLAIM.name, namespace, name) for name in claim_names(pod))
+        for claim in (*volumes, *devices, extended_claim_of(pod.uid)):
+            self._claims.setdefault(claim, at)
 
     def _decide(self, decision: Decision, at: datetime) -> None:
         if decision.outcome is Outcome.BOUND:
@@ -111,6 +115,11 @@ class History:
         self._reasons.setdefault(decision.uid, "")
         if decision.message:
             self._reasons[decision.uid] = decision.message
+
+
+def extended_claim_of(uid: str) -> Claim:
+    """The claim for the extended resources of the pod with this uid, which is found by the pod."""
+    return RESOURCE_CLAIM.name, "", uid
 
 
 def decoded(recording: Recording, source: Source, kind: type[M]) -> Iterator[tuple[Recorded, M]]:

@@ -1,8 +1,8 @@
 """A recording's pods under another configuration, in their order.
 
 The cluster begins as the recording does. Events of others (nodes, objects, pods of other schedulers, deletions) are
-repeated at their times. Results of the recorded decisions (Bindings, evictions, volumes of claims) are replaced by the
-new ones. A waiting pod is tried again whenever a change may help it.
+repeated at their times. Results of the recorded decisions (Bindings, evictions, volumes and devices of claims) are
+replaced by the new ones. A waiting pod is tried again whenever a change may help it.
 """
 
 from __future__ import annotations
@@ -15,12 +15,15 @@ from typing import Final, Protocol
 
 import msgspec
 
-from berth.api.kinds import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, POD
+from berth.api.devices import ResourceClaim, ResourceClaimStatus
+from berth.api.kinds import PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, POD, RESOURCE_CLAIM
 from berth.api.pod import Pod
 from berth.api.resources import CPU, MEMORY, pod_requests
 from berth.api.volumes import PersistentVolume, PersistentVolumeClaim
 from berth.bus.topology import BANDWIDTH, CLUSTER, FACTS
 from berth.cluster.buckets import LiveDataReader, MirroredSnapshot
+from berth.cluster.devices.extended import is_extended_claim
+from berth.cluster.devices.ledger import DeviceLedger
 from berth.cluster.snapshot import Snapshot
 from berth.decoding import decode_json
 from berth.errors import DecodeError
@@ -29,14 +32,16 @@ from berth.framework.plugincalls import pre_enqueue
 from berth.framework.profile import Profile
 from berth.messages.attempts import WATERMARK, decode_entry
 from berth.messages.subjects import parse_key
+from berth.plugins.dynamicresources.claims import claim_names
 from berth_cli.recording.file import Recorded, Recording, Source
-from berth_cli.recording.history import AskedPod, Claim, Fate, History, PodFate, apply, recorded_end
+from berth_cli.recording.history import AskedPod, Claim, Fate, History, PodFate, apply, extended_claim_of, recorded_end
 from berth_cli.recording.measures import Measures, Traffic, measures_of
 from berth_cli.simulate.engine import Simulation
 
 _BUCKETS: Final[tuple[Source, ...]] = (CLUSTER, BANDWIDTH, FACTS)
 # Nodes of a ranking with every plugin's points, as many as in RANKED; the recorded one is named too.
 _NAMED: Final = 8
+_OF_CLAIMS: Final = frozenset({PERSISTENT_VOLUME.name, PERSISTENT_VOLUME_CLAIM.name, RESOURCE_CLAIM.name})
 # Rankings of a pod at one time. The victims of its preemption are gone at once, so it fits after the first.
 _MOST_TURNS: Final = 3
 
@@ -146,6 +151,7 @@ class OtherRun:
         # Our pods that the recorded mirror has shown on a node: a later removal is their end.
         self._seen_bound: set[str] = set()
         self._ended: set[str] = set()
+        self._users: dict[str, set[str]] = {}  # by uid of a ResourceClaim, its pods in this run
         self._may_help = False
 
     @property
@@ -238,9 +244,30 @@ class OtherRun:
         """Remove a deleted or finished pod."""
         self._ended.add(uid)
         self._waiting.pop(uid, None)
+        self._free_devices(uid)
         self.snapshot.remove_pod(uid)
         self.snapshot.end_nomination(uid)
         self._may_help = True
+
+    def _free_devices(self, uid: str) -> None:
+        """As the claim controller does for a pod that ends: claims that no other pod of this run uses are free."""
+        placed = self.snapshot.placed(uid)
+        if placed is None:
+            return
+        DeviceLedger.of(self.snapshot).forget_pod(uid)
+        claims = self.snapshot.objects(ResourceClaim)
+        for name in claim_names(placed.pod):
+            claim = claims.named(name, placed.pod.metadata.namespace)
+            if claim is None:
+                continue
+            users = self._users.get(claim.metadata.uid, set())
+            users.discard(uid)
+            if not users and self._is_left(claim):
+                claims.set(claim.metadata.uid, msgspec.structs.replace(claim, status=ResourceClaimStatus()))
+
+    def _is_left(self, claim: ResourceClaim) -> bool:
+        reserved = (each.uid for each in claim.status.reserved_for or ())
+        return all(uid in self._ended or uid in self._victims or uid in self._is_ours for uid in reserved)
 
     def _is_a_consequence(self, kind: str, name: str, record: Recorded) -> bool:
         """Whether a change followed from the recorded decisions, or is of a pod that was evicted here."""
@@ -313,11 +340,16 @@ class OtherRun:
             placed = self.snapshot.placed(uid)
             if placed is not None:
                 self._victims[uid] = placed.pod.key, self.snapshot.node_of(uid) or ""
+                self._free_devices(uid)
                 self._may_help = True  # The next smaller pod may fit beside the preemptor.
 
     def _place(self, pod: Pod, node: str, at: datetime) -> None:
         del self._waiting[pod.uid]
         self._nodes[pod.uid] = node
+        for name in claim_names(pod):
+            claim = self.snapshot.objects(ResourceClaim).named(name, pod.metadata.namespace)
+            if claim is not None:
+                self._users.setdefault(claim.metadata.uid, set()).add(pod.uid)
         placed = self.snapshot.placed(pod.uid)
         if placed is not None:  # With the time, from which its traffic is estimated.
             self.snapshot.place(placed.pod, node, bound_at=at.timestamp())
@@ -352,18 +384,28 @@ def _node_in(record: Recorded) -> str:
 
 def _claim_in(kind: str, record: Recorded) -> Claim | None:
     """The claim that a mirrored object is, or is a volume of."""
-    if record.payload is None or kind not in {PERSISTENT_VOLUME.name, PERSISTENT_VOLUME_CLAIM.name}:
+    if record.payload is None or kind not in _OF_CLAIMS:
         return None
     with suppress(DecodeError):
         raw = decode_entry(record.payload).object
         if kind == PERSISTENT_VOLUME_CLAIM.name:
             claim = decode_json(_claim, raw, "a mirrored claim").metadata
-            return claim.namespace, claim.name
+            return kind, claim.namespace, claim.name
+        if kind == RESOURCE_CLAIM.name:
+            return _resource_claim(decode_json(_devices, raw, "a mirrored claim"))
         of = decode_json(_volume, raw, "a mirrored volume").spec.claim_ref
-        return (of.namespace, of.name) if of is not None else None
+        return (PERSISTENT_VOLUME_CLAIM.name, of.namespace, of.name) if of is not None else None
     return None
+
+
+def _resource_claim(claim: ResourceClaim) -> Claim:
+    owner = next((each.uid for each in claim.metadata.owner_references or () if each.controller), "")
+    if is_extended_claim(claim):
+        return extended_claim_of(owner)
+    return RESOURCE_CLAIM.name, claim.metadata.namespace, claim.metadata.name
 
 
 _pod: Final = msgspec.json.Decoder(Pod)
 _claim: Final = msgspec.json.Decoder(PersistentVolumeClaim)
+_devices: Final = msgspec.json.Decoder(ResourceClaim)
 _volume: Final = msgspec.json.Decoder(PersistentVolume)

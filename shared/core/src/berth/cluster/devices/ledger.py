@@ -73,6 +73,11 @@ class DeviceLedger:
         if not known.pods:
             self._drop(uid)
 
+    def forget_pod(self, pod: str) -> None:
+        """End all assumptions of the pod."""
+        for uid in [uid for uid, known in self._assumed.items() if pod in known.pods]:
+            self.forget(uid, pod)
+
     def forget_all(self) -> None:
         """End all assumptions."""
         for uid in list(self._assumed):

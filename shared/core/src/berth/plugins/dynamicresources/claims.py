@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import Enum
 
 from berth.api.devices import AllocationResult, DeviceClass, ResourceClaim
@@ -30,6 +31,12 @@ def resolved_claims(pod: Pod, claims: Objects[ResourceClaim]) -> tuple[ResourceC
             )
         found.append(claim)
     return tuple(found)
+
+
+def claim_names(pod: Pod) -> Iterator[str]:
+    """The names of the pod's claims that are known so far."""
+    names = (_name_of(pod, entry)[0] for entry in pod.spec.resource_claims or ())
+    return (name for name in names if name)
 
 
 def _name_of(pod: Pod, entry: PodResourceClaim) -> tuple[str | None, bool]:
