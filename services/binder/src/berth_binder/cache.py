@@ -20,6 +20,7 @@ from berth.api.node import Node
 from berth.api.pod import Pod, bound_at, bound_at_text, is_bound, is_finished, is_gone_while_unbound
 from berth.api.workloads import Namespace
 from berth.cluster.devices.ledger import DeviceLedger
+from berth.cluster.devices.pools import DevicePools
 from berth.cluster.snapshot import Snapshot
 from berth.decoding import version_number
 from berth.kube.listwatch import (
@@ -74,6 +75,9 @@ class Cache:
         self._schedulers = frozenset(schedulers)
         self.nominated_pods = NominatedPods(self.snapshot)
         self.devices = DeviceLedger.of(self.snapshot)
+        DevicePools.of(
+            self.snapshot
+        )  # they are made as slices are read, not all at once for the first pod with a claim
         self._unbound: dict[str, Pod] = {}
         self._by_subject: dict[str, str] = {}  # uids of unbound pods, by the subject of their RANKED
         self._bound: set[str] = set()

@@ -21,6 +21,7 @@ from berth.api.pod import Pod
 from berth.bus.interface import Entry, StoredMessage
 from berth.cluster.buckets import KindComplete, MirroredSnapshot, PodNominated, PodPlaced, PodRemoved
 from berth.cluster.devices.ledger import DeviceLedger
+from berth.cluster.devices.pools import DevicePools
 from berth.cluster.snapshot import Snapshot
 from berth.decoding import decoding
 from berth.errors import DecodeError
@@ -88,6 +89,7 @@ class Proposals:
     def __init__(self, snapshot: Snapshot, *, lifetime: timedelta = LIFETIME) -> None:
         self._snapshot = snapshot
         self._ledger = DeviceLedger.of(snapshot)
+        DevicePools.of(snapshot)  # they are made as slices are read, not all at once for the first pod with a claim
         self._lifetime = lifetime.total_seconds()
         self.nominations = NominationProposals(snapshot, self._lifetime)
         self._by_uid: dict[str, Proposal] = {}

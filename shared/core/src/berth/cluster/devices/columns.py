@@ -17,6 +17,8 @@ Reader = Callable[[PooledDevice], Hashable]
 
 # Columns that are kept; each has four bytes for a device.
 _MOST_COLUMNS: Final = 128
+# Devices that are read between two looks at the time: a few milliseconds.
+_AT_ONCE: Final = 4096
 
 
 class DeviceColumns:
@@ -29,6 +31,15 @@ class DeviceColumns:
 
     def of(self, path: Path, read: Reader) -> Column:
         """The column, with every device of now. A device that is gone has any number."""
+        column = self._column(path, read)
+        column.extend(self._pools, _always)
+        return column.numbers
+
+    def read(self, path: Path, read: Reader, may_continue: Callable[[], bool]) -> bool:
+        """Read devices while it may continue; returns whether the column has every device of now."""
+        return self._column(path, read).extend(self._pools, may_continue)
+
+    def _column(self, path: Path, read: Reader) -> _Column:
         if self._numbering != self._pools.numbering:
             self._columns.clear()
             self._numbering = self._pools.numbering
@@ -39,24 +50,34 @@ class DeviceColumns:
                 self._columns.popitem(last=False)
         else:
             self._columns.move_to_end(path)
-        return column.extended(self._pools)
+        return column
+
+
+def _always() -> bool:
+    return True
 
 
 class _Column:
     def __init__(self, read: Reader) -> None:
         self._read = read
-        self._numbers: Column = np.zeros(0, dtype=np.int32)
+        self.numbers: Column = np.zeros(0, dtype=np.int32)
         self._by_value: dict[Hashable, int] = {}
         # Attributes of devices are shared, and finding one by its identity takes a third of hashing it.
         self._by_identity: dict[int, int] = {}
         self._kept: list[object] = []  # so that no identity is used again
 
-    def extended(self, pools: DevicePools) -> Column:
-        begin = len(self._numbers)
-        if begin < pools.numbers:
-            new = [0 if device is None else self._number(self._read(device)) for device in pools.by_number[begin:]]
-            self._numbers = np.concatenate((self._numbers, np.array(new, dtype=np.int32)))
-        return self._numbers
+    def extend(self, pools: DevicePools, may_continue: Callable[[], bool]) -> bool:
+        begin = len(self.numbers)
+        new: list[int] = []
+        while begin + len(new) < pools.numbers:
+            at = begin + len(new)
+            devices = pools.by_number[at : at + _AT_ONCE]
+            new += [0 if device is None else self._number(self._read(device)) for device in devices]
+            if not may_continue():
+                break
+        if new:
+            self.numbers = np.concatenate((self.numbers, np.array(new, dtype=np.int32)))
+        return len(self.numbers) == pools.numbers
 
     def _number(self, value: Hashable) -> int:
         number = self._by_identity.get(id(value))

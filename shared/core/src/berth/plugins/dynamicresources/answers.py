@@ -77,7 +77,8 @@ class NodeAnswers:
         if len(unknown) > _FEW:
             if not all(each.fill(may_continue) for each in self.plan.expressions):
                 return False
-            self._traits.fill()
+            if not self._traits.fill(may_continue):
+                return False
         free = Free(self._pools, self._ledger)
         outcomes: dict[Candidates, Outcome] = {}  # nodes may have the same candidates
         for begin in range(0, len(unknown), _AT_ONCE):

@@ -93,8 +93,11 @@ class DeviceTraits:
             known = self._known[key] = self._made(device, answers, values)
         return known
 
-    def fill(self) -> None:
-        """Find the traits of all devices whose answers are known, alike ones once."""
+    def fill(self, may_continue: Callable[[], bool]) -> bool:
+        """Find the traits of all devices whose answers are known, alike ones once; returns whether it is done."""
+        read = [(("constraint", each.attribute), each.attribute_of) for each in self._plan.constraints]
+        if not all(self._columns.read(path, reader, may_continue) for path, reader in read):
+            return False
         pools, kinds = self._pools, self._reserved()
         flags = np.array(pools.flags, dtype=np.uint8)
         apart = IS_SHAREABLE | HAS_TAINTS | (HAS_CAPACITY if self._reads_capacity else 0)
@@ -104,17 +107,16 @@ class DeviceTraits:
             found &= (column == YES) | (column == NO)
         numbers = np.flatnonzero(found)
         if not len(numbers):
-            return
+            return True
         columns: list[npt.NDArray[Any]] = [np.zeros(len(kinds), dtype=np.int32), *codes]
-        columns += [
-            self._columns.of(("constraint", each.attribute), each.attribute_of) for each in self._plan.constraints
-        ]
+        columns += [self._columns.of(path, reader) for path, reader in read]
         first, of_devices = distinct([column[numbers] for column in columns])
         devices = [pools.by_number[number] for number in numbers[first].tolist()]
         traits = [self._kind_of.setdefault(self.of(each), len(self._kind_of)) for each in devices if each is not None]
         kinds[numbers] = np.array(traits, dtype=np.int32)[of_devices]
         self._signatures = kinds.tobytes()
         self._has_gaps = bool(np.any((kinds < 0) & (flags & EXISTS != 0)))
+        return True
 
     def signature(self, view: NodePool) -> bytes | None:
         """Equal for plain pools with the same traits; None if some are not known."""

@@ -68,6 +68,9 @@ class Answers:
         unknown = np.flatnonzero((known == _UNKNOWN) & (flags & EXISTS != 0))
         if not len(unknown):
             return True
+        paths = self._reads.paths.items() if self._reads.key is not None else ()
+        if not all(self._columns.read(path, read, may_continue) for path, read in paths):
+            return False
         is_odd = flags[unknown] & IS_ODD != 0
         alike, odd = unknown[~is_odd], unknown[is_odd]
         return self._ask_kinds(known, alike, self._kinds(alike), may_continue) and self._ask_kinds(
