@@ -54,6 +54,7 @@ class DeviceUsers:
         self._chance = chance
         self._resources = world.api.resources
         self._foreign = 0
+        self._halves = 1
         self._rivals = 0
         self.foreign: set[str] = set()
         """By uid, claims that another scheduler allocates, and such whose devices it has taken too."""
@@ -144,12 +145,19 @@ class DeviceUsers:
         """The claims that a pod of this kind names."""
         if kind == "template":
             return [{"name": "gpu", "resourceClaimTemplateName": "gpu"}]
-        claims = [f"claim-{name}"] if kind != "shared" else [self._chance.choice(SHARED)]
+        claims = [self._shared() if kind == "shared" else f"claim-{name}"]
         if kind == "two claims":
             claims.append(f"second-{name}")
         for claim in claims:
             self.add_claim(claim)
         return [{"name": f"gpu-{number}", "resourceClaimName": claim} for number, claim in enumerate(claims)]
+
+    def _shared(self) -> str:
+        """A claim of many pods, or one of two that come one after the other."""
+        if self._chance.random() < 0.4:
+            return self._chance.choice(SHARED)
+        self._halves += 1
+        return f"pair-{self._halves // 2}"
 
     def replace_claim(self) -> None:
         """Somebody deletes a claim that no pod uses yet, and makes another one of its name."""
