@@ -18,7 +18,7 @@ from berth_sim.apiserver.resources import DeleteOptions, Part
 from berth_sim.apiserver.status import StatusError
 from berth_sim.nodes import node_manifest, pod_manifest
 from simulation.configurations import SECOND, SMALL_NOTES, TRAP
-from simulation.devices import CLAIMS, DeviceUsers
+from simulation.devices import CLAIMS, EXTENDED, DeviceUsers
 from simulation.truth import is_present, requests_of, simulated
 from simulation.world import World
 
@@ -194,6 +194,9 @@ class ClusterUsers:
         manifest = pod_manifest(
             name, cpu=cpu, memory="64Mi", labels=labels, scheduler=scheduler, priority_class=priority, spec=spec
         )
+        if kind == "extended":
+            for amounts in ("requests", "limits"):
+                manifest["spec"]["containers"][0]["resources"].setdefault(amounts, {})[EXTENDED] = "1"
         if kind == "never":
             manifest["spec"]["preemptionPolicy"] = "Never"
         if kind == "port":

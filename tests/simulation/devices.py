@@ -22,6 +22,18 @@ CLAIMS: Final = simulated(RESOURCE_CLAIM)
 SLICES: Final = simulated(RESOURCE_SLICE)
 CLASSES: Final = simulated(DEVICE_CLASS)
 DRIVER: Final = "gpu.example.com"
+EXTENDED: Final = "example.com/gpu"
+"""The resource by which pods without claims of their own get a device."""
+CAPACITY: Final = 10
+SHARE: Final = 4
+"""Of a device that claims share, and of one claim."""
+KINDS_OF_DEVICES: Final[tuple[dict[str, Any], ...]] = (
+    {},
+    {},
+    {},
+    {"bindingConditions": ["ready"], "bindingFailureConditions": ["broken"]},
+    {"allowMultipleAllocations": True, "capacity": {"memory": {"value": str(CAPACITY)}}},
+)
 CONTROLLER_SECONDS: Final = (0.05, 2.0)
 """After which the claim controller sees a change."""
 FOREIGN: Final = "foreign"
@@ -42,10 +54,11 @@ class DeviceUsers:
         self._chance = chance
         self._resources = world.api.resources
         self._foreign = 0
+        self._halves = 1
         self._rivals = 0
         self.foreign: set[str] = set()
         """By uid, claims that another scheduler allocates, and such whose devices it has taken too."""
-        self._resources.create(CLASSES, "", {"metadata": {"name": "gpu"}, "spec": {}})
+        self._resources.create(CLASSES, "", {"metadata": {"name": "gpu"}, "spec": {"extendedResourceName": EXTENDED}})
         world.api.store.table(NODES).listeners[self._on_node] = None
         world.api.store.table(PODS).listeners[self._on_pod] = None
         world.api.store.table(CLAIMS).listeners[self._on_claim] = None
@@ -62,7 +75,10 @@ class DeviceUsers:
         """The driver of a node announces its devices."""
         if ("", node) not in self._world.api.store.table(NODES).items:
             return
-        devices = [{"name": f"gpu-{number}"} for number in range(self._chance.choice((1, 1, 2)))]
+        devices: list[dict[str, Any]] = [
+            {"name": f"gpu-{number}", **self._chance.choice(KINDS_OF_DEVICES)}
+            for number in range(self._chance.choice((1, 1, 2)))
+        ]
         pool = {"name": node, "generation": generation, "resourceSliceCount": 1}
         spec = {"driver": DRIVER, "nodeName": node, "pool": pool, "devices": devices}
         body = {"metadata": {"name": f"{node}-{generation}"}, "spec": spec}
@@ -83,11 +99,36 @@ class DeviceUsers:
             self._resources.store.remove(SLICES, stored.key)
             self._world.in_world(self._publish, node, generation + 1, after=self._chance.choice((0.0, 0.3)))
 
+    def _prepare(self, change: Any) -> None:
+        """The driver prepares devices that must be ready before the pod is bound; some break."""
+        status = change.after.value.get("status") or {}
+        if not status.get("devices") and any(each.get("bindingConditions") for each in results_of(change.after.value)):
+            self._world.in_world(self._report, change.key, after=self._chance.choice((0.0, 0.5, 4.0)))
+
+    def _report(self, key: Key) -> None:
+        stored = self._world.api.store.table(CLAIMS).items.get(key)
+        results = [each for each in results_of(stored.value) if each.get("bindingConditions")] if stored else []
+        if not results or stored.value["status"].get("devices"):
+            return
+        kind = self._chance.choice(("ready", "ready", "ready", "broken"))
+        reported = [
+            {
+                **{name: each[name] for name in ("driver", "pool", "device")},
+                "conditions": [{"type": kind, "status": "True", "reason": "R", "message": ""}],
+            }
+            for each in results
+        ]
+        status = {**stored.value["status"], "devices": reported}
+        self._resources.update(CLAIMS, stored, {**stored.value, "status": status}, "status")
+
     # --- claims of pods
 
     def add_claim(self, name: str, owner: Mapping[str, Any] | None = None) -> bool:
-        """A claim for one device. Returns whether it was made."""
-        request = {"name": "r", "exactly": {"deviceClassName": "gpu", "allocationMode": "ExactCount", "count": 1}}
+        """A claim for one device, or for a share of one. Returns whether it was made."""
+        exactly: dict[str, Any] = {"deviceClassName": "gpu", "allocationMode": "ExactCount", "count": 1}
+        if self._chance.random() < 0.5:
+            exactly["capacity"] = {"requests": {"memory": str(SHARE)}}
+        request = {"name": "r", "exactly": exactly}
         metadata: dict[str, Any] = {"name": name}
         if owner is not None:
             reference = {"apiVersion": "v1", "kind": "Pod", "name": owner["metadata"]["name"], "controller": True}
@@ -104,12 +145,19 @@ class DeviceUsers:
         """The claims that a pod of this kind names."""
         if kind == "template":
             return [{"name": "gpu", "resourceClaimTemplateName": "gpu"}]
-        claims = [f"claim-{name}"] if kind != "shared" else [self._chance.choice(SHARED)]
+        claims = [self._shared() if kind == "shared" else f"claim-{name}"]
         if kind == "two claims":
             claims.append(f"second-{name}")
         for claim in claims:
             self.add_claim(claim)
         return [{"name": f"gpu-{number}", "resourceClaimName": claim} for number, claim in enumerate(claims)]
+
+    def _shared(self) -> str:
+        """A claim of many pods, or one of two that come one after the other."""
+        if self._chance.random() < 0.4:
+            return self._chance.choice(SHARED)
+        self._halves += 1
+        return f"pair-{self._halves // 2}"
 
     def replace_claim(self) -> None:
         """Somebody deletes a claim that no pod uses yet, and makes another one of its name."""
@@ -159,6 +207,7 @@ class DeviceUsers:
             if self._rivals and FINALIZER in (change.after.value["metadata"].get("finalizers") or ()):
                 self._race()
             self._meddle(change)
+            self._prepare(change)
             self._world.in_world(self._sync, change.key, after=self._chance.uniform(*CONTROLLER_SECONDS))
 
     def _sync(self, key: Key) -> None:
@@ -224,6 +273,7 @@ class DeviceUsers:
             (stored.value["spec"]["nodeName"], device["name"])
             for stored in self._table(SLICES)
             for device in stored.value["spec"]["devices"]
+            if "allowMultipleAllocations" not in device
         ]
         used = {(device[1], device[2]) for stored in self._table(CLAIMS) for device in devices_of(stored.value)}
         free = [device for device in devices if device not in used]
@@ -249,16 +299,41 @@ class DeviceUsers:
         self._resources.store.put(CLAIMS, stored.key, {**stored.value, "metadata": metadata, "status": status})
 
 
-def devices_of(claim: Mapping[str, Any]) -> Iterator[Device]:
-    """The devices of a claim as the API server shows it."""
+def results_of(claim: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The allocation of a claim as the API server shows it."""
     allocation = (claim.get("status") or {}).get("allocation") or {}
-    for result in (allocation.get("devices") or {}).get("results") or ():
+    return (allocation.get("devices") or {}).get("results") or []
+
+
+def devices_of(claim: Mapping[str, Any]) -> Iterator[Device]:
+    """Its devices."""
+    for result in results_of(claim):
         yield result["driver"], result["pool"], result["device"]
+
+
+def are_ready(claim: Mapping[str, Any]) -> bool:
+    """Whether the driver has reported what must be so before a Binding."""
+    reported = (claim.get("status") or {}).get("devices") or ()
+    ready = {
+        (each["driver"], each["pool"], each["device"], one["type"]) for each in reported for one in each["conditions"]
+    }
+    return all(
+        (result["driver"], result["pool"], result["device"], condition) in ready
+        for result in results_of(claim)
+        for condition in result.get("bindingConditions") or ()
+    )
 
 
 def users_of(claim: Mapping[str, Any]) -> list[str]:
     """The uids of the pods that have reserved it."""
     return [user["uid"] for user in (claim.get("status") or {}).get("reservedFor") or ()]
+
+
+def whole_of(claim: Mapping[str, Any]) -> Iterator[Device]:
+    """The devices that no other claim may have."""
+    for result in results_of(claim):
+        if not result.get("shareID"):
+            yield result["driver"], result["pool"], result["device"]
 
 
 class DeviceInvariants:
@@ -281,10 +356,20 @@ class DeviceInvariants:
         self._given_at |= {
             (uid, each): change.revision for each in devices_of(change.after.value) if each not in before
         }
-        given = Counter(device for stored in self._table.in_order() for device in set(devices_of(stored.value)))
+        given = Counter(device for stored in self._table.in_order() for device in set(whole_of(stored.value)))
         for device in devices_of(change.after.value):
             if given[device] > 1:
                 self._judge(device)
+            elif self._consumed(device) > CAPACITY or (given[device] and self._consumed(device)):
+                self._world.problem(f"more of {'/'.join(device)} is given than it has")
+
+    def _consumed(self, device: Device) -> int:
+        return sum(
+            int(result.get("consumedCapacity", {}).get("memory", 0))
+            for stored in self._table.in_order()
+            for result in results_of(stored.value)
+            if result.get("shareID") and (result["driver"], result["pool"], result["device"]) == device
+        )
 
     def _judge(self, device: Device) -> None:
         owners = [stored.value["metadata"] for stored in self._table.in_order() if device in devices_of(stored.value)]
@@ -307,12 +392,26 @@ class DeviceInvariants:
                 self._world.problem(f"{pod['metadata']['name']} is bound, and claim {name} is not reserved for it")
             elif any(device[1] != node for device in devices_of(value)) or not [*devices_of(value)]:
                 self._world.problem(f"{pod['metadata']['name']} is bound to {node} without the devices of {name}")
+            elif not are_ready(value):
+                self._world.problem(f"{pod['metadata']['name']} is bound before the devices of {name} are ready")
             elif len(users_of(value)) == 1:
                 self._check_first(value)
+        self._check_extended(pod, node)
+
+    def _check_extended(self, pod: Mapping[str, Any], node: str) -> None:
+        """A pod that asks for the extended resource has a claim of its own, which its status names."""
+        asked = pod["spec"]["containers"][0].get("resources", {}).get("requests", {})
+        if EXTENDED not in asked:
+            return
+        name = pod["status"].get("extendedResourceClaimStatus", {}).get("resourceClaimName", "")
+        claim = self._table.items.get((pod["metadata"]["namespace"], name))
+        value = claim.value if claim is not None else {}
+        if pod["metadata"]["uid"] not in users_of(value) or [each[1] for each in devices_of(value)] != [node]:
+            self._world.problem(f"{pod['metadata']['name']} is bound to {node} without the devices of claim {name!r}")
 
     def _check_first(self, claim: Mapping[str, Any]) -> None:
         """Whoever gives a device second takes it back."""
-        for device in devices_of(claim):
+        for device in whole_of(claim):
             owners = [stored for stored in self._table.in_order() if device in devices_of(stored.value)]
             first = min(owners, key=lambda stored: self._given_at[stored.value["metadata"]["uid"], device])
             if first.value["metadata"]["uid"] != claim["metadata"]["uid"]:

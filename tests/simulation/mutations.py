@@ -677,6 +677,13 @@ CLAIMS_OF_FORMER_LEADERS: Final = replace(
     binders=(2,),
     seconds=(15.0, 25.0),
 )
+HANDED_OVER: Final = replace(
+    LATE_CLAIMS,
+    faults=(CLAIMS_LATE, "SIGTERM", "binder usurped"),
+    fault_counts=(4, 6),
+    binders=(2,),
+    seconds=(5.0, 10.0),
+)
 KEPT_VOLUMES: Final = replace(VOLUMES, acts=(10, 20), pods=(6, 10), nodes=(2, 3), graces=(0,))
 """Pods and strangers want the same volumes."""
 STRANGERS: Final = Focus(faults=("strangers' fences",), fault_counts=(2, 3), kinds=("plain", "impossible"), acts=(5,))
@@ -1120,7 +1127,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         rule="a takeover waits for the watch of claims (ADR 67)",
         seeds=500,
         replace=_claims_not_current,
-        focus=CLAIMS_OF_FORMER_LEADERS,
+        focus=HANDED_OVER,
     ),
     "release-not-awaited": Mutation(
         rule="pods with claims wait for the watch to show the last release (ADR 67)",

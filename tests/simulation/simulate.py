@@ -131,7 +131,7 @@ LARGE_OBJECTS: Final = replace(SMALL, kinds=("large", "large", "plain"), message
 """Pods that are larger than what the bus takes, and such that are so with a message's other parts."""
 DEVICES: Final = replace(
     SMALL,
-    kinds=("device", "device", "device", "two claims", "shared", "shared", "template", "template", "plain"),
+    kinds=("device", "device", "device", "two claims", "shared", "shared", "template", "template", "extended", "plain"),
     things=(
         "add_pod", "add_pod", "replace_pod", "delete_pod", "finish_pod", "add_important_pod", "restart_driver",
         "replace_claim", "remove_node", "add_node", "change_node",

@@ -10,6 +10,7 @@ from functools import partial
 
 import pytest
 
+from berth.api.devices import ResourceClaim
 from berth.api.pod import Pod, is_marked_for_preemption
 from berth.bus.session import NatsBus
 from berth.bus.settings import BusSettings
@@ -346,3 +347,65 @@ async def _prepare(bus: NatsBus, cluster: Cluster) -> None:
     await session.apply()
     await claim_cluster(session, await read_cluster_id(cluster.client))
     await session.close()
+
+
+CLAIMS = "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims"
+
+
+async def add_claim(world: BinderWorld, name: str, *users: Pod) -> None:
+    """A claim that is reserved for these pods, if there are any."""
+    path = CLAIMS.format(world.cluster.api.namespace)
+    request = {"name": "r", "exactly": {"deviceClassName": "gpu"}}
+    body = {"metadata": {"name": name}, "spec": {"devices": {"requests": [request]}}}
+    assert (await world.cluster.api.post(path, body)).code == 201
+    if users:
+        result = {"request": "r", "driver": "d", "pool": "p", "device": name}
+        reserved = [{"resource": "pods", "name": pod.metadata.name, "uid": pod.uid} for pod in users]
+        status = {"allocation": {"devices": {"results": [result]}}, "reservedFor": reserved}
+        assert (await world.cluster.api.patch(f"{path}/{name}/status", {"status": status})).code == 200
+
+
+async def fenced_claims(world: BinderWorld) -> list[str]:
+    items = (await world.cluster.api.get(CLAIMS.format(world.cluster.api.namespace))).body["items"]
+    return sorted(item["metadata"]["name"] for item in items if "annotations" in item["metadata"])
+
+
+def using(*claims: str) -> list[dict]:
+    return [{"name": name, "resourceClaimName": name} for name in claims]
+
+
+async def test_claims_of_ranked_pods_are_fenced_unless_their_pods_are_bound(world, informers):
+    """Also of a pod that is gone: a late write to its claim would take a device that others get."""
+    for name in ("free", "gone"):
+        await add_claim(world, name)
+    node = await world.add_node()
+    bound = await world.add_pod("bound", resourceClaims=using("used", "kept"))
+    assert (await world.cluster.api.bind("bound", node)).code == 201
+    ranked = await world.add_pod("ranked", resourceClaims=using("free", "missing", "kept", "own"))
+    gone = await world.add_pod("gone", resourceClaims=using("gone"))
+    await world.add_pod("pending", resourceClaims=using("others"))
+    for name, users in (("used", [bound]), ("kept", [bound]), ("own", [ranked]), ("others", [])):
+        await add_claim(world, name, *users)
+    for pod in (bound, ranked, gone):
+        await world.rank(pod, node)
+    await world.cluster.api.delete(f"{world.cluster.api.pods}/gone")
+    await takeover(world, informers, 1).run()
+    assert await fenced_claims(world) == ["free", "gone", "own"]
+
+
+async def test_on_a_new_store_all_claims_without_devices_are_fenced(world, informers):
+    pod = await world.add_pod("web", resourceClaims=using("own"))
+    for name, users in (("own", [pod]), ("free", []), ("others", [await world.pod("web")])):
+        await add_claim(world, name, *users)
+    await takeover(world, informers, 2).run()
+    assert await fenced_claims(world) == ["free", "own"]
+
+
+async def test_no_claim_is_fenced_after_a_leader_that_left_nothing_under_way(world, informers):
+    await add_claim(world, "free")
+    pod = await world.add_pod("web", resourceClaims=using("free"))
+    await world.rank(pod, "n1")
+    await takeover(world, informers, 2, follows_settled=True).run()
+    assert await fenced_claims(world) == []
+    claims = informers.cache.snapshot.objects(ResourceClaim)
+    assert [claim.metadata.name for claim in claims] == ["free"], "its watch is current"
