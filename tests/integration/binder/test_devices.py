@@ -17,6 +17,7 @@ from harness.worlds.binder_world import BinderWorld, binder_world
 
 RESOURCES = "/apis/resource.k8s.io/v1"
 DRIVER = "gpu.example.com"
+NOW = "2026-01-01T00:00:00Z"
 
 
 class DeviceWorld(BinderWorld):
@@ -179,3 +180,67 @@ async def test_a_claim_that_keeps_its_pod_out_is_freed(world):
     assert await world.state("a") == ([], [])
     await world.rank(pod, node, n=2)
     assert (await world.decision(pod, n=2)).outcome is Outcome.BOUND
+
+
+async def test_every_part_of_an_allocation_is_taken_by_the_api_server(world):
+    node = await world.add_node()
+    shared = {
+        "name": "shared-0",
+        "allowMultipleAllocations": True,
+        "attributes": {"kind": {"string": "large"}},
+        "capacity": {"memory": {"value": "10Gi"}},
+        "taints": [{"key": "reserved", "value": "x", "effect": "NoExecute"}],
+    }
+    conditional = {
+        "name": "nic-0",
+        "bindsToNode": True,
+        "bindingConditions": ["ready"],
+        "bindingFailureConditions": ["broken"],
+        "attributes": {"kind": {"string": "nic"}},
+    }
+    pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": DRIVER, "nodeName": node, "pool": pool, "devices": [shared, conditional]}
+    await world.made(f"{RESOURCES}/resourceslices", {"metadata": {"name": node}, "spec": spec})
+    opaque = {"opaque": {"driver": DRIVER, "parameters": {"note": "a < b & c"}}}
+    rich = f"rich-{world.cluster.api.namespace}"
+    await world.made(f"{RESOURCES}/deviceclasses", {"metadata": {"name": rich}, "spec": {"config": [opaque]}})
+
+    def selector(kind: str) -> list[dict[str, Any]]:
+        return [{"cel": {"expression": f'device.attributes["{DRIVER}"].kind == "{kind}"'}}]
+
+    tolerations = [{"key": "reserved", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 60}]
+    memory = {"deviceClassName": rich, "capacity": {"requests": {"memory": "4Gi"}}, "tolerations": tolerations}
+    requests = [
+        {"name": "memory", "exactly": {**memory, "selectors": selector("large")}},
+        {
+            "name": "nic",
+            "firstAvailable": [
+                {"name": "best", "deviceClassName": rich, "selectors": selector("none")},
+                {"name": "any", "deviceClassName": rich, "selectors": selector("nic")},
+            ],
+        },
+    ]
+    devices = {"requests": requests, "config": [{"requests": ["memory"], **opaque}]}
+    await world.made(world.claims, {"metadata": {"name": "a"}, "spec": {"devices": devices}})
+    pod = await world.using("web", "a")
+    await world.leading_binder()
+    await world.rank(pod, node)
+
+    async def is_allocated() -> bool:
+        return (await world.state("a"))[1] == ["web"]
+
+    await world.until(is_allocated)
+    status = (await world.claim("a"))["status"]
+    share, nic = status["allocation"]["devices"]["results"]
+    assert (share["device"], share["consumedCapacity"], share["tolerations"]) == (
+        "shared-0",
+        {"memory": "4Gi"},
+        tolerations,
+    )
+    assert (nic["request"], nic["bindingConditions"]) == ("nic/any", ["ready"])
+    assert len(status["allocation"]["devices"]["config"]) == 2
+    condition = {"type": "ready", "status": "True", "reason": "R", "message": "", "lastTransitionTime": NOW}
+    reported = [{"driver": DRIVER, "pool": node, "device": "nic-0", "conditions": [condition]}]
+    answer = await world.cluster.api.patch(f"{world.claims}/a/status", {"status": {"devices": reported}})
+    assert answer.code == 200, answer.body
+    assert (await world.decision(pod)).outcome is Outcome.BOUND
