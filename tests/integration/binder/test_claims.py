@@ -102,6 +102,20 @@ async def test_a_claim_is_allocated_shared_and_given_back(devices, opaque):
         assert await devices.state("c") == left
 
 
+async def test_what_the_binder_has_allocated_can_be_patched_by_others(devices):
+    """A merge patch is stored in the form in which it is printed."""
+    name, pod = await devices.claim("c"), await devices.pod("one")
+    parameters = {"note": "a < b & c > d", "numbers": [1, 2.5]}
+    write = ReserveClaim(claim=name, allocation=allocation("gpu-0", parameters=parameters))
+    assert (await devices.writer.reserve(pod, write)).succeeded
+    path = f"/apis/resource.k8s.io/v1/namespaces/{devices.namespace}/resourceclaims/c/status"
+    reported = [{"driver": "d.example.com", "pool": "p", "device": "gpu-0", "data": {"some": "data"}}]
+    answer = await devices.cluster.api.patch(path, {"status": {"devices": reported}})
+    assert answer.code == 200, answer.body
+    found = (await devices.raw("c"))["status"]["allocation"]["devices"]["config"][0]["opaque"]["parameters"]
+    assert found == parameters
+
+
 async def test_another_clients_odd_allocation_is_shared_and_left(devices):
     """A JSON patch that adds a reservation is refused there, also kube-scheduler's own."""
     name, pod = await devices.claim("c"), await devices.pod("one")

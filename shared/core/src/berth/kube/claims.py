@@ -129,23 +129,13 @@ async def unreserve(client: KubeClient, claim: ResourceClaim, uid: str) -> Respo
 
 async def _patch_status(client: KubeClient, claim: ResourceClaim, status: dict[str, Any]) -> Response:
     metadata = {"uid": claim.metadata.uid, "resourceVersion": claim.metadata.resource_version}
-    body = _as_printed(_encode({"metadata": metadata, "status": status}))
+    body = _encode({"metadata": metadata, "status": status})
     return await client.request("PATCH", _status_path(claim), body=body, content_type=MERGE_PATCH)
 
 
 def _is_odd(response: Response) -> bool:
     """Whether a patch was refused that may change no more than it says. A claim of another uid is refused as well."""
     return response.status == HTTPStatus.UNPROCESSABLE_ENTITY and b"metadata.uid" not in response.body
-
-
-def _as_printed(body: bytes) -> bytes:
-    """The bytes as Go prints them, so that other clients can patch the claim by JSON later.
-
-    These characters appear in strings only.
-    """
-    for character in "<>&\u2028\u2029":
-        body = body.replace(character.encode(), f"\\u{ord(character):04x}".encode())
-    return body
 
 
 def _path(namespace: str, name: str) -> str:
