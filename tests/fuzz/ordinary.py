@@ -1,4 +1,4 @@
-"""Ordinary objects as the API server has them, with every field that berth reads, and an ordinary cluster.
+"""Ordinary objects as the API server has them, and the messages of an attempt, with every field that berth reads.
 
 Each kind has some forms, because no pod can have everything: one that waits for a gate is not placed.
 """
@@ -19,6 +19,7 @@ HONEST_NAMESPACE: Final = "default"
 SLOT: Final = "example.com/slot"
 """Only one honest node has it, and a pod of low priority uses it."""
 CREATED: Final = "2025-12-31T23:00:00Z"
+NOW: Final = "2026-01-01T00:00:00Z"
 CLASS: Final = "slow"
 DRIVER: Final = "disk.example.com"
 GPU: Final = "example.com/gpu"
@@ -465,3 +466,63 @@ def _provisioned(kind: str, name: str) -> Objects:
     wanted = unbound_claim(f"user-{name}")
     wanted["spec"]["storageClassName"] = name
     return [*needed, ("pvc", wanted)]
+
+
+# --- the messages of an attempt
+
+
+def report(name: str) -> Body:
+    """What RANKED and a Decision both have."""
+    positions = {"cluster": 1, "decisions": 1, "bandwidth": 1, "facts": 1}
+    candidate = {
+        "node": HONEST_NODES[1],
+        "total": 100,
+        "scores": {"NodeResourcesFit": 100},
+        "pods": 1,
+        "loss": 0.5,
+        "newcomers": 1,
+        "place": 1,
+        "details": {"NetworkTraffic": "unknown: no sample"},
+    }
+    rejection = {"plugin": "NodeName", "reason": "no", "nodes": 1, "examples": [HONEST_NODES[2]], "resolvable": True}
+    victim = {"uid": "uid-victim", "namespace": NAMESPACE, "name": "victim"}
+    return {
+        "schema": 1,
+        "config": "other",
+        "attempt": f"uid-{name}.7.1",
+        "profile": "berth",
+        "failures": 1,
+        "scorer": "scorer-2",
+        "asked_at": NOW,
+        "positions": positions,
+        "view_age_seconds": 0.5,
+        "evaluated": 5,
+        "feasible": 5,
+        "nodes": 5,
+        "nominated_first": True,
+        "candidates": [candidate],
+        "weights": {"NodeResourcesFit": 1},
+        "rejections": [rejection],
+        "blockers": ["NodeName"],
+        "preemption": {"node": HONEST_NODES[0], "victims": [victim], "violations": 1},
+        "message": "0/5 nodes are available",
+    }
+
+
+def pending(name: str) -> Body:
+    after = {"cluster": 1, "decisions": 1, "bandwidth": 1, "facts": 1}
+    about = {"attempt": f"uid-{name}.7.1", "profile": "berth", "pod": pod(name)}
+    return {"schema": 1, "config": "other", **about, "failures": 1, "after": after, "error": "", "suspect": False}
+
+
+def ranked(name: str) -> Body:
+    """With all that RANKED may have; the binder reads candidates first."""
+    received = {"ranked": 2, "missed": 1, "pending": 1, "expired": ["uid-gone"]}
+    flags = {"proposals_counted": True, "behind": False, "clears_nomination": False, "error": ""}
+    return {**report(name), "pod": pod(name), "received": received, **flags}
+
+
+def decision(name: str) -> Body:
+    about = {"namespace": NAMESPACE, "pod": name, "uid": f"uid-{name}", "node": HONEST_NODES[1], "reason": ""}
+    versions = {"resource_versions": {"pod": "7"}, "ranked_at": NOW}
+    return {**report(name), "epoch": 7, "outcome": "unschedulable", **about, "repeat": 1, **versions}

@@ -41,12 +41,25 @@ from berth_cli.services import Statistics, activity, attention, missing, queue_l
 from berth_metrics_collector.nodenames import MirroredNodes
 from berth_metrics_collector.samplestore import SampleStore
 from fuzz.fields import MISSING, NUMBERS, TEXTS, Odd, at, odd_values, struct_fields, with_value
-from fuzz.ordinary import HONEST_NODES, NAMESPACE, Body, asking_for_the_slot, cluster, metadata, node, plain_pod, pod
+from fuzz.ordinary import (
+    HONEST_NODES,
+    NAMESPACE,
+    NOW,
+    Body,
+    asking_for_the_slot,
+    cluster,
+    decision,
+    metadata,
+    node,
+    pending,
+    plain_pod,
+    ranked,
+    report,
+)
 from fuzz.test_whole_cycle import EVERY, batched, check_guards, check_people
 from fuzz.wholecycle import EPOCH, WholeCycle
 from harness.plugins.long_runs import IS_LONG
 
-NOW: Final = "2026-01-01T00:00:00Z"
 FOUND: Final = frozenset({"capacity: 1e-320", "spec.leaseTransitions: int32", "candidates.*.pods: above int64"})
 """What broke something once."""
 ELSEWHERE: Final = ("pod", "metadata")
@@ -63,65 +76,8 @@ OWN: Final = ConfigurationDigests(config="own", profiles={"berth": "own"}, setti
 LARGEST_INT32: Final = 2**31 - 1
 
 
-def _report(name: str) -> Body:
-    """What RANKED and a Decision both have."""
-    positions = {"cluster": 1, "decisions": 1, "bandwidth": 1, "facts": 1}
-    candidate = {
-        "node": HONEST_NODES[1],
-        "total": 100,
-        "scores": {"NodeResourcesFit": 100},
-        "pods": 1,
-        "loss": 0.5,
-        "newcomers": 1,
-        "place": 1,
-        "details": {"NetworkTraffic": "unknown: no sample"},
-    }
-    rejection = {"plugin": "NodeName", "reason": "no", "nodes": 1, "examples": [HONEST_NODES[2]], "resolvable": True}
-    victim = {"uid": "uid-victim", "namespace": NAMESPACE, "name": "victim"}
-    return {
-        "schema": 1,
-        "config": "other",
-        "attempt": f"uid-{name}.7.1",
-        "profile": "berth",
-        "failures": 1,
-        "scorer": "scorer-2",
-        "asked_at": NOW,
-        "positions": positions,
-        "view_age_seconds": 0.5,
-        "evaluated": 5,
-        "feasible": 5,
-        "nodes": 5,
-        "nominated_first": True,
-        "candidates": [candidate],
-        "weights": {"NodeResourcesFit": 1},
-        "rejections": [rejection],
-        "blockers": ["NodeName"],
-        "preemption": {"node": HONEST_NODES[0], "victims": [victim], "violations": 1},
-        "message": "0/5 nodes are available",
-    }
-
-
-def pending(name: str) -> Body:
-    after = {"cluster": 1, "decisions": 1, "bandwidth": 1, "facts": 1}
-    about = {"attempt": f"uid-{name}.7.1", "profile": "berth", "pod": pod(name)}
-    return {"schema": 1, "config": "other", **about, "failures": 1, "after": after, "error": "", "suspect": False}
-
-
-def ranked(name: str) -> Body:
-    """With all that RANKED may have; the binder reads candidates first."""
-    received = {"ranked": 2, "missed": 1, "pending": 1, "expired": ["uid-gone"]}
-    flags = {"proposals_counted": True, "behind": False, "clears_nomination": False, "error": ""}
-    return {**_report(name), "pod": pod(name), "received": received, **flags}
-
-
 def rejected(name: str) -> Body:
     return {**ranked(name), "candidates": []}
-
-
-def decision(name: str) -> Body:
-    about = {"namespace": NAMESPACE, "pod": name, "uid": f"uid-{name}", "node": HONEST_NODES[1], "reason": ""}
-    versions = {"resource_versions": {"pod": "7"}, "ranked_at": NOW}
-    return {**_report(name), "epoch": 7, "outcome": "unschedulable", **about, "repeat": 1, **versions}
 
 
 def conflict(name: str) -> Body:
@@ -145,7 +101,7 @@ def _dead_letter(name: str) -> Body:
 def _shown(scorer: str) -> Body:
     """One ranking of a difference."""
     parts = ("evaluated", "feasible", "nodes", "candidates", "rejections", "message")
-    ranking = {name: value for name, value in _report("x").items() if name in parts}
+    ranking = {name: value for name, value in report("x").items() if name in parts}
     return {**ranking, "scorer": scorer, "config": "other", "preempts_on": HONEST_NODES[0], "error": ""}
 
 

@@ -40,6 +40,7 @@ from berth.messages.attempts import (
     within_bounds,
 )
 from berth.messages.subjects import Term
+from fuzz.ordinary import ranked as an_ordinary_ranking
 
 words = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 counts = st.integers(min_value=0, max_value=10**15 - 1)
@@ -107,12 +108,10 @@ def test_a_summary_has_what_the_whole_message_says(message):
 
 
 def test_pending_of_a_ranking_has_all_that_the_ranking_repeats():
-    pod = Pod(metadata=ObjectMeta(name="web", namespace="default", uid="u"), spec=PodSpec())
-    repeated = {"config": "digest", "attempt": "u.1.1", "profile": "berth", "pod": pod, "failures": 3}
-    both = set(Pending.__struct_fields__) & set(Ranked.__struct_fields__)
-    assert both - {"schema", "error"} == set(repeated), "a new field: give it a value in this test"
-    behind = Positions(cluster=7)
-    assert Ranked(**repeated).pending(after=behind) == Pending(**repeated, after=behind)
+    behind, ranked = Positions(cluster=7), decode(msgspec.json.encode(an_ordinary_ranking("web")), Ranked)
+    both = {*Pending.__struct_fields__} & {*Ranked.__struct_fields__} - {"schema", "error"}
+    repeated = {name: getattr(ranked, name) for name in both}
+    assert ranked.pending(after=behind) == Pending(**repeated, after=behind)
 
 
 @pytest.mark.parametrize(("summary", "whole"), [(RankedSummary, Ranked), (DecisionSummary, Decision)])

@@ -1,7 +1,5 @@
 """Messages that are larger than NATS takes are cut, and what remains says so."""
 
-from datetime import UTC, datetime
-
 import msgspec
 import pytest
 
@@ -16,11 +14,11 @@ from berth.messages.attempts import (
     Decision,
     Outcome,
     Pending,
-    Positions,
     Ranked,
     Rejection,
     decode,
 )
+from fuzz.ordinary import ranked as an_ordinary_ranking
 from harness.fakes.memory_bus import MemoryBus, MemorySession
 
 LIMIT = 64 * 1024
@@ -101,20 +99,12 @@ async def test_a_ranking_that_fits_in_no_form_is_an_error(session):
 
 
 async def test_the_smallest_form_of_a_ranking_keeps_what_is_small(session):
-    ranked = Ranked(
-        config="digest",
-        attempt="u.1.1",
-        profile="berth",
-        pod=a_pod(LIMIT),
-        failures=3,
-        scorer="scorer-0",
-        asked_at=datetime(2026, 1, 1, tzinfo=UTC),
-        positions=Positions(cluster=7, decisions=5),
-        view_age_seconds=0.5,
-        error="why",
-    )
-    await publish_ranked(session, ranked)
-    assert await stored(session, RANKED, Ranked) == msgspec.structs.replace(ranked, pod=a_pod(0))
+    ordinary = decode(msgspec.json.encode(an_ordinary_ranking("web")), Ranked)
+    await publish_ranked(session, msgspec.structs.replace(ordinary, pod=a_pod(LIMIT), error="why"))
+    large = {"candidates": [], "weights": {}, "rejections": [], "blockers": [], "preemption": None, "message": ""}
+    flags = {"proposals_counted": False, "behind": False, "clears_nomination": False}
+    expected = msgspec.structs.replace(ordinary, pod=a_pod(0), error="why", **large, **flags)
+    assert await stored(session, RANKED, Ranked) == expected
 
 
 async def test_an_error_of_any_length_is_published(session):

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from berth.api.config.configuration import ExtenderConfiguration
-from berth.api.config.networktraffic import NetworkTrafficArgs
 from berth.api.config.types import Point
 from berth.api.meta import LabelSelector, SelectorRequirement
 from berth.api.pod import Affinity, NodeAffinity, NodeSelector, NodeSelectorTerm, Pod, PodAffinity, PodAffinityTerm
@@ -22,8 +21,6 @@ from berth.framework.extending import EXTENDER
 from berth.framework.profile import Profile
 from berth.messages.attempts import Outcome
 from berth.messages.livedata import BANDWIDTH, Bandwidth, LiveSource, encode_bandwidth
-from berth.plugins.additional.nodelabel import NodeFilterLabelArgs
-from berth.plugins.additional.tenantspread import TenantSpreadArgs
 from berth.plugins.interpodaffinity import plugin
 from berth.plugins.nodeaffinity import NodeAffinityArgs
 from berth.plugins.noderesources.amountsindex import MAX_COLUMNS
@@ -35,17 +32,13 @@ from berth_watcher.queue.queuedpod import EventClock, QueuedPod, Timestamp
 from berth_watcher.queue.schedulingqueue import QueuePlugins
 from berth_watcher.store import RESOURCES, ObjectChange, cluster_events
 from harness.builders.objects import a_container, a_pod
+from harness.builders.plugin_arguments import arguments_of
 from harness.builders.profiles import profile_of
 from harness.builders.random_clusters import QUERY, metadata, namespaces, nodes, pods, samples, specs
 from harness.builders.random_objects import BY_KIND, NODE_NAMES
 from harness.plugins.long_runs import often
 
 pytestmark = pytest.mark.timeout(600)  # hypothesis shrinks a failure before it reports it
-ARGUMENTS = {
-    "NetworkTraffic": NetworkTrafficArgs(url=QUERY.url, range=QUERY.time_range, saturation_percent=50),
-    "NodeFilterLabel": NodeFilterLabelArgs(key="zone", value="b"),
-    "TenantSpread": TenantSpreadArgs(key="tier"),
-}
 ADDED = NodeAffinityArgs(
     added_affinity=NodeAffinity(
         required_during_scheduling_ignored_during_execution=NodeSelector(
@@ -63,7 +56,8 @@ OF_1_18 = known_plugins(release="1.18")
 
 def made(name: str, *, of_1_18: bool = False, args: object = None):
     factory = (OF_1_18 if of_1_18 else BUILT_IN)[name]
-    return factory.build(args or ARGUMENTS.get(name) or (factory.args_type() if factory.args_type else None))
+    with_an_effect = next(iter(arguments_of(f"1.18 {name}" if of_1_18 else name, factory).values()))
+    return factory.build(args or with_an_effect)
 
 
 PROFILES = {

@@ -13,7 +13,17 @@ from berth.api.node import Node
 from berth.api.pod import Pod, changed, is_gated, is_gone_while_unbound
 from berth.framework.interface import Nomination
 from berth.framework.status import Status
-from berth.messages.attempts import Candidate, Decision, Outcome, Preemption, Ranked, Reason, Rejection, within_bounds
+from berth.messages.attempts import (
+    Candidate,
+    Decision,
+    Outcome,
+    Preemption,
+    Ranked,
+    Reason,
+    Rejection,
+    repeated,
+    within_bounds,
+)
 from berth.messages.subjects import Epoch
 
 
@@ -134,34 +144,25 @@ def decision_on(  # noqa: PLR0913 - the explanation of a verdict comes from seve
     repeat: int,
 ) -> Decision:
     """The message of a verdict, with its explanation. ``pod`` is its newest known state."""
+    own = {
+        "message": verdict.message,
+        "candidates": candidates or ranked.candidates,
+        "rejections": list(verdict.rejections) or ranked.rejections,
+        "blockers": list(verdict.blockers) or ranked.blockers,
+        "preemption": verdict.preemption,
+    }
     decision = Decision(
         config=config,
-        attempt=ranked.attempt,
+        **{**repeated(ranked), **own},
         epoch=epoch,
         outcome=verdict.outcome,
-        profile=ranked.profile,
-        failures=ranked.failures,
         namespace=pod.metadata.namespace,
         pod=pod.metadata.name,
         uid=pod.uid,
         node=verdict.node,
         reason=verdict.reason,
-        message=verdict.message,
         repeat=repeat,
-        evaluated=ranked.evaluated,
-        feasible=ranked.feasible,
-        nodes=ranked.nodes,
-        nominated_first=ranked.nominated_first,
-        candidates=candidates or ranked.candidates,
-        weights=ranked.weights,
-        rejections=list(verdict.rejections) or ranked.rejections,
-        blockers=list(verdict.blockers) or ranked.blockers,
-        preemption=verdict.preemption,
-        positions=ranked.positions,
         resource_versions=resource_versions,
-        scorer=ranked.scorer,
-        view_age_seconds=ranked.view_age_seconds,
-        asked_at=ranked.asked_at,
     )
     return within_bounds(decision)
 

@@ -16,7 +16,18 @@ from rich.text import Text
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod
 from berth.errors import DecodeError
-from berth.messages.attempts import DeadLetter, Decision, Message, Outcome, Pending, Ranked, Reason, decode
+from berth.messages.attempts import (
+    DeadLetter,
+    Decision,
+    Message,
+    Outcome,
+    Pending,
+    Positions,
+    Ranked,
+    Reason,
+    decode,
+    repeated,
+)
 from berth.settings.settings import short_identity
 from berth_cli.options import PodName
 from berth_cli.pods.choice import chosen_candidate, estimate_text, possible_nodes
@@ -100,7 +111,7 @@ def _recalled_by(traced: TracedMessage) -> Iterator[TracedMessage]:
         return
     pod = Pod(metadata=ObjectMeta(name=decision.pod, namespace=decision.namespace, uid=decision.uid))
     if decision.asked_at is not None:
-        pending = Pending(attempt=decision.attempt, profile=decision.profile, pod=pod)
+        pending = _ranked_of(decision, pod).pending(after=Positions())
         yield _recalled("pending", decision.asked_at, traced, pending)
     if decision.ranked_at is not None:
         yield _recalled("ranked", decision.ranked_at, traced, _ranked_of(decision, pod))
@@ -115,19 +126,9 @@ def _ranked_of(decision: Decision, pod: Pod) -> Ranked:
     """The Ranked message as far as the Decision has it."""
     found = bool(decision.candidates)
     return Ranked(
-        attempt=decision.attempt,
-        profile=decision.profile,
+        **{**repeated(decision), "message": "" if found else "no node is possible"},
         pod=pod,
-        scorer=decision.scorer,
-        evaluated=decision.evaluated,
-        feasible=decision.feasible,
-        nodes=decision.nodes,
-        nominated_first=decision.nominated_first,
-        candidates=decision.candidates,
-        weights=decision.weights,
         error=decision.message if not found and decision.outcome is Outcome.ERROR else "",
-        message="" if found else "no node is possible",
-        view_age_seconds=decision.view_age_seconds,
     )
 
 

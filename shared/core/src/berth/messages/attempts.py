@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from functools import cache
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
@@ -268,14 +268,7 @@ class Ranked(AttemptReport, frozen=True, kw_only=True):
 
     def pending(self, after: Positions) -> Pending:
         """The PENDING to rank the pod again, without PENDING's ``error``, which RANKED does not repeat."""
-        return Pending(
-            config=self.config,
-            attempt=self.attempt,
-            profile=self.profile,
-            pod=self.pod,
-            failures=self.failures,
-            after=after,
-        )
+        return Pending(config=self.config, **_values(self, _OF_PENDING), pod=self.pod, after=after)
 
 
 class Decision(AttemptReport, frozen=True, kw_only=True):
@@ -299,6 +292,19 @@ class Decision(AttemptReport, frozen=True, kw_only=True):
 
 
 R = TypeVar("R", bound=AttemptReport)
+
+_OF_REPORT: Final = tuple(name for name in AttemptReport.__struct_fields__ if name not in Message.__struct_fields__)
+_OF_PENDING: Final = tuple(name for name in _OF_REPORT if name in Pending.__struct_fields__)
+
+
+def repeated(message: Pending | AttemptReport) -> dict[str, Any]:
+    """Fields that the next message of the attempt has too: RANKED those of PENDING, the Decision those of RANKED."""
+    return _values(message, _OF_PENDING if isinstance(message, Pending) else _OF_REPORT)
+
+
+def _values(message: Message, names: Iterable[str]) -> dict[str, Any]:
+    return {name: getattr(message, name) for name in names}
+
 
 _TEXTS: Final = {
     "message": MESSAGE_CHARACTERS,

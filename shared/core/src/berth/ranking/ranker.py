@@ -16,7 +16,7 @@ from berth.framework.interface import Nomination
 from berth.framework.plugincalls import Timing
 from berth.framework.profile import Profile
 from berth.log import get_logger
-from berth.messages.attempts import Pending, Preemption, Ranked, Victim, within_bounds
+from berth.messages.attempts import Pending, Preemption, Ranked, Victim, repeated, within_bounds
 from berth.messages.livedata import LiveSource
 from berth.messages.subjects import Attempt
 from berth.ranking.view import View
@@ -92,9 +92,7 @@ class Ranker:
         """An answer with an error, because only the binder publishes Decisions."""
         failed = Ranked(
             config=self.config,
-            attempt=pending.attempt,
-            profile=pending.profile,
-            failures=pending.failures,
+            **repeated(pending),
             pod=without_whole(pending.pod),
             scorer=self.identity,
             error=reason,
@@ -202,9 +200,7 @@ class Ranker:
     ) -> Ranked:
         message = Ranked(
             config=self.config,
-            attempt=pending.attempt,
-            profile=pending.profile,
-            failures=pending.failures,
+            **repeated(pending),
             pod=without_whole(pending.pod),
             scorer=self.identity,
             positions=view.positions,
