@@ -102,6 +102,11 @@ def word(of: Any) -> str:
     return f"list of {one}s" if many else one
 
 
+def with_default(of: Any, default: str) -> str:
+    """A type in a word, and the default if there is one."""
+    return f"{word(of)}, {default}" if default else word(of)
+
+
 # The file
 
 
@@ -111,7 +116,9 @@ def file_rows(kind: type[msgspec.Struct] = File, path: str = "") -> Iterator[tup
     for field in msgspec.structs.fields(kind):
         of, many = inside(hints[field.name])
         here = f"{path}{field.encode_name}{many}"
-        yield code(here), word(hints[field.name]), default_of(here), meaning(kind, field.name)
+        yield code(here), with_default(hints[field.name], default_of(here)), meaning(kind, field.name)
+        if here.endswith(".disabled[]"):
+            continue  # its fields are those of enabled[]
         if of is Plugins:
             one, _ = inside(get_type_hints(Plugins)["score"])
             yield from file_rows(one, f"{here}.<point>.")
@@ -143,26 +150,30 @@ def default_of(path: str) -> str:
 
 
 def argument_rows() -> Iterator[tuple[str, ...]]:
-    """A row for each argument of each plugin, the parts of an argument after it."""
+    """A row for each argument of each plugin, its parts after it where the table has not had them yet."""
+    had: set[type] = set()
     for name, factory in BUILT_IN.items():
         if factory.args_type is None or factory.name != name:
             continue
         plugin = name
-        for row in _arguments(factory.args_type, factory.args_type(), ""):
+        for row in _arguments(factory.args_type, factory.args_type(), "", had):
             yield plugin, *row
             plugin = ""
 
 
-def _arguments(kind: type[msgspec.Struct], default: msgspec.Struct | None, path: str) -> Iterator[tuple[str, ...]]:
+def _arguments(
+    kind: type[msgspec.Struct], default: msgspec.Struct | None, path: str, had: set[type]
+) -> Iterator[tuple[str, ...]]:
     hints = get_type_hints(kind)
     for field in msgspec.structs.fields(kind):
         of, many = inside(hints[field.name])
         value = None if default is None else getattr(default, field.name)
         here = f"{path}{field.encode_name}{many}"
-        yield code(here), word(hints[field.name]), _written(value), meaning(kind, field.name)
-        if isinstance(of, type) and issubclass(of, msgspec.Struct) and meanings(of):
+        yield code(here), with_default(hints[field.name], _written(value)), meaning(kind, field.name)
+        if isinstance(of, type) and issubclass(of, msgspec.Struct) and meanings(of) and of not in had:
+            had.add(of)
             part = of() if many else value
-            yield from _arguments(of, part, f"{here}.")
+            yield from _arguments(of, part, f"{here}.", had)
 
 
 def _written(value: object) -> str:
@@ -214,8 +225,8 @@ def _of_setting(kind: type, path: str) -> str:
 
 
 TABLES: Final[Mapping[str, Callable[[], str]]] = {
-    "file": lambda: table("field|type|default|meaning", file_rows()),
-    "arguments": lambda: table("plugin|argument|type|default|meaning", argument_rows()),
+    "file": lambda: table("field|type, default|meaning", file_rows()),
+    "arguments": lambda: table("plugin|argument|type, default|meaning", argument_rows()),
     "own plugins": lambda: table("plugin|extension points|called in|does", own_rows()),
     "variables": lambda: table("variable|default|means", variable_rows()),
 }

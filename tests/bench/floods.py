@@ -4,10 +4,11 @@
     make bench-floods ARGS="people scorer:CONSUMER --takeover"
 
 Each right of docs/rights/bus.yaml of the users outside of berth's account is a flood: what the user may publish or
-ask, on every subject of that kind in turn, as fast as one connection sends; beside these, subscriptions, logins and
-payloads that are too large. The services run as their users, with leader election, on a real API server. Arguments
-choose floods by the beginning of their names. With --takeover the leading watcher and binder are killed in the middle
-of each flood, and a standby of each takes over. A flood lasts until its pods are bound.
+ask, on every subject of that kind in turn, as fast as one connection sends; beside these, subscriptions, logins,
+payloads that are too large or do not end, and what somebody without a password can send. The services run as their
+users, with leader election, on a real API server. Arguments choose floods by the beginning of their names. With
+--takeover the leading watcher and binder are killed in the middle of each flood, and a standby of each takes over. A
+flood lasts until its pods are bound.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import json
 import multiprocessing
+import resource
 import socket
 import statistics
 import sys
@@ -25,7 +27,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import typer
 from msgspec import structs
@@ -38,6 +40,7 @@ from berth.bus.session import NatsBus
 from berth.messages.attempts import Candidate, Ranked, decode, encode
 from berth.messages.subjects import Attempt
 from berth_cli.pipeline.accounts import DOMAIN, User, publishes, users
+from berth_cli.pipeline.natsserver import MOST_PAYLOAD_BYTES
 from harness.servers.bus_users import Services, bus_of_users, inbox_of, password_of, services, settings_of
 from harness.servers.control_plane import HOW_TO_GET_IT, assets_folder, control_plane
 from harness.servers.nats_server import NatsServer
@@ -55,6 +58,8 @@ LONGEST_SECONDS: Final = 60.0
 LEADING: Final = ("watcher", "binder")
 STANDBY: Final = "-standby"
 LARGE: Final = 100_000  # bytes of a large message; people's are at most 128 KiB
+SILENT: Final = 15_000  # connections without a login that are open at once; the server ends each after 2 s
+Login = Literal["right", "wrong", "without a name", "never"]
 CONFIGURATION: Final = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
 ENDINGS: Final = ("leading ended", "leading again after an error", "starting again on another connection")
 BODIES: Final[Mapping[str, str]] = {
@@ -75,8 +80,9 @@ class Flood:
     user: str
     name: str
     lines: tuple[bytes, ...]
-    logs_in: bool = True
+    login: Login = "right"
     is_connecting: bool = False  # a new connection for each block
+    keeps: int = 0  # of these connections, how many stay open
     answers: bool = False  # instead of the lines, sends changed copies of each ranking that the scorers publish
 
     @property
@@ -102,6 +108,14 @@ def floods() -> Iterator[Flood]:
         yield Flood(user=user.name, name="subscriptions", lines=(subscribe,))
         yield Flood(user=user.name, name="subscriptions that stay", lines=(f"SUB {inbox}.{{n}}.> {{n}}\r\n".encode(),))
         yield Flood(user=user.name, name="connections", lines=(b"PING\r\n",), is_connecting=True)
+        yield Flood(
+            user=user.name,
+            name="connections that stay",
+            lines=(b"PING\r\n",),
+            is_connecting=True,
+            keeps=user.connections,
+        )
+        yield from _payloads(user)
         yield Flood(user=user.name, name="refused subjects", lines=(b"PUB berth.decision.x.{n} 1\r\nx\r\n",))
     for name, version in (("of the future", "9" * 15), ("of the past", "1")):
         subject, ranking = "berth.ranked.berth.default.x{n}", encode(_ranking_of_no_pod(version))
@@ -109,9 +123,41 @@ def floods() -> Iterator[Flood]:
         line = f"PUB {subject} {size}\r\n".encode() + ranking + b"\r\n"
         yield Flood(user="scorer", name=f"rankings of no pod, {name}", lines=(line,))
     yield Flood(user="scorer", name="rankings of pods that wait", lines=(), answers=True)
-    yield Flood(user="nobody", name="failed logins", lines=(b"PING\r\n",), logs_in=False, is_connecting=True)
-    too_large = (b"PUB $KV.facts.x 9000000\r\n" + b"x" * 100_000,)
-    yield Flood(user="people", name="payloads above the limit", lines=too_large, is_connecting=True)
+    for one in (*users(), None):
+        name = "nobody" if one is None else one.name
+        yield Flood(user=name, name="failed logins", lines=(b"PING\r\n",), login="wrong", is_connecting=True)
+    yield from _of_nobody()
+
+
+def _payloads(user: User) -> Iterator[Flood]:
+    """Messages above the user's limit and the server's, and unfinished ones of the largest size on all connections."""
+    subject = next(_filled(one) for one in publishes(user) if one.startswith(("$KV.", "berth.")))
+    own = user.payload_bytes or MOST_PAYLOAD_BYTES
+    for limit, size in {"its own": user.payload_bytes, "the server's": MOST_PAYLOAD_BYTES}.items():
+        if not size:
+            continue
+        line = f"PUB {subject} {size + 1}\r\n".encode() + b"x" * LARGE
+        name = f"payloads above {limit} limit"
+        yield Flood(user=user.name, name=name, lines=(line,), is_connecting=True)
+    unfinished = f"PUB {subject} {own}\r\n".encode() + b"x" * (own - 1)
+    name = "payloads that do not end"
+    yield Flood(user=user.name, name=name, lines=(unfinished,), is_connecting=True, keeps=user.connections)
+
+
+def _of_nobody() -> Iterator[Flood]:
+    """What somebody who has no password may send."""
+    said: Mapping[str, tuple[Login, bytes]] = {
+        "logins without a name": ("without a name", b"PING\r\n"),
+        "connections that say nothing": ("never", b""),
+        "connections that only ping": ("never", b"PING\r\n"),
+        "connections with half a line": ("never", b"CONNECT " + b"x" * 4000),
+        "lines without an end": ("never", b"CONNECT " + b"x" * LARGE),
+        "messages before a login": ("never", b"PUB $KV.facts.x 1\r\nx\r\n"),
+        "junk": ("never", b"GET / HTTP/1.1\r\n\r\n"),
+    }
+    for name, (login, line) in said.items():
+        keeps = SILENT if name.startswith("connections") else 0
+        yield Flood(user="nobody", name=name, lines=(line,), login=login, is_connecting=True, keeps=keeps)
 
 
 def _ranking_of_no_pod(version: str) -> Ranked:
@@ -146,12 +192,15 @@ def _filled(subject: str) -> str:
 
 def pour(flood: Flood, port: int, stopping: Any, sent: Any) -> None:
     """Send until told to stop; runs in a process of its own."""
-    number, client, heard = 0, None, deque[bytes](maxlen=HEARD)
+    number, client, heard, kept = 0, None, deque[bytes](maxlen=HEARD), deque[socket.socket]()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     while not stopping.is_set():
         try:
             if client is None or flood.is_connecting:
                 if client is not None:
-                    client.close()
+                    kept.append(client)
+                while len(kept) > flood.keeps:
+                    kept.popleft().close()
                 client = _connected(flood, port, heard)
             lines = [line for message in tuple(heard) for line in _copies(message)] if flood.answers else flood.lines
             if not lines:
@@ -163,6 +212,8 @@ def pour(flood: Flood, port: int, stopping: Any, sent: Any) -> None:
                 line.replace(b"{n}", b"%0*d" % (DIGITS, number + one)) for one in range(1, count + 1) for line in lines
             )
             client.sendall(block)
+            if flood.login != "never" and block == b"PING\r\n":
+                client.recv(4096)  # the login is over
             number += count
             sent.value += count * len(lines)
         except OSError:
@@ -189,8 +240,11 @@ def _copies(message: bytes) -> Iterator[bytes]:
 
 def _connected(flood: Flood, port: int, heard: deque[bytes]) -> socket.socket:
     client = socket.create_connection(("127.0.0.1", port), timeout=10)
-    password = password_of(flood.user) if flood.logs_in else "wrong"
-    hello = {"user": flood.user, "pass": password, "verbose": False, "headers": True, "no_responders": True}
+    if flood.login == "never":
+        return client
+    password = password_of(flood.user) if flood.login == "right" else "wrong"
+    named = {"user": flood.user, "pass": password} if flood.login != "without a name" else {}
+    hello = {**named, "verbose": False, "headers": True, "no_responders": True}
     client.sendall(f"CONNECT {json.dumps(hello)}\r\n".encode())
     if not flood.is_connecting:
         subject = "stored.berth.ranked.>" if flood.answers else f"{inbox_of(flood.user)}.>"
@@ -235,7 +289,7 @@ class Waits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What a flood did. Bytes are MiB; logs are what they grew by."""
+    """What a flood did. Bytes are MiB; logs are what they grew by, in MiB and lines."""
 
     sent: int
     during: Waits
@@ -245,7 +299,7 @@ class Figures:
     nats_peak: float
     nats_after: float
     services_grew: dict[str, float]
-    logs: dict[str, float]
+    logs: dict[str, tuple[float, int]]
     takeover: float | None = None
 
 
@@ -310,7 +364,7 @@ class World:
             nats_peak=peak,
             nats_after=now["nats-server"],
             services_grew={name: round(size - memory.get(name, 0), 1) for name, size in now.items()},
-            logs={name: round(size - logs.get(name, 0), 2) for name, size in self._logs().items()},
+            logs={name: _grown(now, logs.get(name, (0, 0))) for name, now in self._logs().items()},
             takeover=lasted,
         )
 
@@ -342,10 +396,11 @@ class World:
     def _memory(self, pids: Mapping[str, int]) -> dict[str, float]:
         return {name: _rss(pid) for name, pid in pids.items()}
 
-    def _logs(self) -> dict[str, float]:
-        """MiB of each log."""
+    def _logs(self) -> dict[str, tuple[float, int]]:
+        """MiB and lines of each log."""
         files = [*self.folder.glob("*.log"), self.server.folder / "nats-server.log"]
-        return {file.stem: file.stat().st_size / 2**20 for file in files if file.exists()}
+        texts = {file.stem: file.read_bytes() for file in files if file.exists()}
+        return {name: (len(text) / 2**20, text.count(b"\n")) for name, text in texts.items()}
 
     def _endings(self) -> dict[str, int]:
         found = {}
@@ -353,6 +408,10 @@ class World:
             log = self.running.log(user)
             found |= {f"{user}: {word}": log.count(word) for word in ENDINGS}
         return found
+
+
+def _grown(now: tuple[float, int], before: tuple[float, int]) -> tuple[float, int]:
+    return round(now[0] - before[0], 2), now[1] - before[1]
 
 
 async def _is_pouring(sent: Any) -> bool:
@@ -406,7 +465,7 @@ async def measure(chosen: list[Flood], seconds: float, *, takes_over: bool) -> d
 
 def show(title: str, found: Figures) -> None:
     grew = {name: size for name, size in found.services_grew.items() if size > 5}
-    logs = {name: size for name, size in found.logs.items() if size > 0.1}
+    logs = {name: f"{size} MiB, {lines} lines" for name, (size, lines) in found.logs.items() if size > 0.1}
     console.print(
         f"{title}: {found.sent} sent; pods {found.during.median:.2f} s, longest {found.during.longest:.2f} s, "
         f"after {found.after.median:.2f} and {found.after.longest:.2f} s; NATS {found.nats_before:.0f} MiB, "

@@ -272,14 +272,42 @@ async def test_all_pods_that_a_former_leader_has_bound_without_a_decision_get_on
     assert len(letters) + len(gone) <= 2
 
 
+async def test_a_ranking_delivered_again_after_its_pod_was_bound_stays_until_the_decision_is_stored(
+    world, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(strays, "STRAYS_BURST", 0)
+    publish_soon, unstored = effects.DecisionPublisher.publish_soon, []
+    monkeypatch.setattr(effects.DecisionPublisher, "publish_soon", lambda *arguments: unstored.append(arguments))
+    node, pod = await world.add_node(), await world.add_pod("web")
+    binder = await world.leading_binder(replace(QUICK, keep_alive=timedelta(seconds=60)))  # as above
+    metrics = binder.process.metrics
+    await world.rank(pod, node)
+
+    def is_delivered_again() -> bool:
+        dropped = metrics.value("berth_strays_dropped_total")
+        return bool(dropped) or metrics.value("berth_messages_received_total", stream="RANKED") >= 3
+
+    await world.until(is_delivered_again)
+    assert [one.subject async for one in world.session.scan("RANKED", "berth.ranked.>")]
+    monkeypatch.undo()
+    for arguments in unstored:
+        publish_soon(*arguments)
+    assert (await world.decision(pod)).outcome is Outcome.BOUND
+    await world.nothing_ranked_is_left()
+
+
 async def test_message_of_a_newer_schema_stays_in_the_stream(world):
     await world.leading_binder()
     await world.session.publish("berth.ranked.berth.default.new", b'{"schema": 99}')
     pod = await world.add_pod("web")
     await world.rank(pod, message="no room")
     await world.decision(pod)
-    left = [one.subject async for one in world.session.scan("RANKED", "berth.ranked.>")]
-    assert left == ["berth.ranked.berth.default.new"]
+
+    async def is_left_alone() -> bool:
+        left = [one.subject async for one in world.session.scan("RANKED", "berth.ranked.>")]
+        return left == ["berth.ranked.berth.default.new"]
+
+    await world.until(is_left_alone)
 
 
 async def test_message_of_a_newer_schema_beyond_its_share_of_the_stream_is_a_dead_letter(

@@ -21,8 +21,9 @@ pytestmark = [pytest.mark.requires("nats-server"), pytest.mark.timeout(240)]
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 WITHOUT_RIGHTS = {
-    *("listen", "http", "server_name", "max_payload", "max_pending", "pid_file", "jetstream", "tls", "cluster"),
-    *("lame_duck_grace_period", "lame_duck_duration", "log_file", "logfile_size_limit", "logfile_max_num"),
+    *("listen", "http", "server_name", "max_payload", "max_pending", "max_connections", "pid_file", "jetstream"),
+    *("tls", "cluster", "lame_duck_grace_period", "lame_duck_duration"),
+    *("log_file", "logfile_size_limit", "logfile_max_num"),
     "include",  # the accounts, which include the passwords
 }
 """Settings of a server that change no right of a user."""

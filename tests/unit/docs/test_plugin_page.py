@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from berth.cluster.nodes import Nodes, node_info
 from berth.cluster.snapshot import Snapshot
+from berth.framework.interface import FilterPlugin
 from berth.framework.status import CycleState
 from harness.builders.objects import a_node, a_pod
 
@@ -44,3 +46,12 @@ def test_what_the_page_names_exists(name: str):
 
 def test_the_page_names_all_that_plugins_use_most():
     assert {"pod.spec.node_selector", "state.pod_class.requests.amounts", "node.labels", "nodes.names"} <= set(names())
+
+
+def test_the_filter_of_the_page_is_a_plugin():
+    (module,) = (
+        text for text in re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE) if "Licenses" in text
+    )
+    there: dict[str, Any] = {}
+    exec(compile(module, "docs/plugins.md", "exec"), there)  # noqa: S102 the page is ours
+    assert isinstance(there["FACTORY"].build(None), FilterPlugin)

@@ -78,7 +78,7 @@ def test_every_service_that_has_plugins_is_one_of_three():
 
 def test_the_docs_name_the_same_services():
     page = (ROOT / "docs" / "configuration.md").read_text()
-    rows = re.findall(r"^\| [\w, ]+ \| `(\w+)` \| ([a-z, ]+) \|$", page, re.MULTILINE)
-    assert {point: where.split(", ") for point, where in rows} == {
+    rows = re.findall(r"^\| [\w, ]+ \| ((?:`\w+`(?:, )?)+) \| ([a-z, ]+) \|$", page, re.MULTILINE)
+    assert {point: where.split(", ") for points, where in rows for point in re.findall(r"\w+", points)} == {
         str(point): [str(service) for service in services_of(point)] for point in Point
     }

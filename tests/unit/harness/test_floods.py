@@ -31,7 +31,7 @@ def test_every_line_is_one_of_the_protocol_with_its_length():
     for flood in floods():
         for line in (each.replace(b"{n}", b"0" * DIGITS) for each in flood.lines):
             command, _, rest = line.partition(b"\r\n")
-            if command.startswith(b"PUB ") and flood.name != "payloads above the limit":
+            if command.startswith(b"PUB ") and not flood.name.startswith("payloads"):
                 assert rest == rest[: int(command.split()[-1])] + b"\r\n", flood.title
 
 

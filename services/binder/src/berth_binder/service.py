@@ -302,40 +302,46 @@ class BinderEpoch:
             await self._take(delivery)
 
     async def _take(self, delivery: Delivery) -> None:
-        """Examine the message of a pod that the watch shows waiting; others, as long as there are few.
-
-        A former leader's Decision may not be stored: of messages that it left, those of bound pods are examined too. A
-        stream holds so few that all of them can be read.
-        """
+        """Examine the message of a known pod; of strays, the others, a few a second (docs/protocol.md, 5.9)."""
         parts = self._parts
         parts.cache.snapshot.live.observe_time(delivery.time.timestamp())
-        uid = parts.cache.uid_at(delivery.subject)
-        was_left = delivery.sequence <= self._stored
-        is_counted = uid is None and not was_left
-        if is_counted and not self._may_examine_stray(delivery):
+        read = _read(delivery.data) if self._may_have_pod(delivery) else None
+        is_stray = read is None or not self._has_pod(delivery, read)
+        if is_stray and not self._strays.may_be_examined(parts.process.clock.now()):
+            self._metrics.count("berth_strays_dropped_total")
+            delivery.ack()
             return
-        try:
-            ranked = decode(delivery.data, Ranked)
-            attempt = attempt_of(ranked)
-        except UnknownSchemaError as error:
-            if uid is not None or is_counted or self._may_examine_stray(delivery):
+        match read or _read(delivery.data):
+            case UnknownSchemaError() as error:
                 self._loop.tasks.start(self._publisher.put_off(delivery, str(error)))
-        except DecodeError as error:
-            if is_counted or self._may_examine_stray(delivery):
+            case DecodeError() as error:
                 self._loop.tasks.start(self._publisher.reject_unusable(delivery, str(error)))
-        else:
-            was_bound = was_left and parts.cache.bound_node(attempt.uid) is not None
-            is_stray = attempt.uid != uid and not was_bound
-            if is_counted or not is_stray or self._may_examine_stray(delivery):
+            case ranked, attempt:
                 await self._take_attempt(ranked, attempt, delivery, is_stray=is_stray)
 
-    def _may_examine_stray(self, delivery: Delivery) -> bool:
-        """Whether a message of no known pod is examined; otherwise it is acknowledged unread."""
-        if self._strays.may_be_examined(self._parts.process.clock.now()):
-            return True
-        self._metrics.count("berth_strays_dropped_total")
-        delivery.ack()
-        return False
+    def _may_have_pod(self, delivery: Delivery) -> bool:
+        """Whether it is worth decoding; most of a flood is not. A stream holds so few messages that all may be left."""
+        is_of_waiting_pod = self._parts.cache.uid_at(delivery.subject) is not None
+        return is_of_waiting_pod or self._was_left(delivery) or self._is_held(delivery)
+
+    def _has_pod(self, delivery: Delivery, read: DecodeError | tuple[Ranked, Attempt]) -> bool:
+        """Whether the pod waits; it may be bound if a former leader left the message: its Decision may be missing."""
+        waiting = self._parts.cache.uid_at(delivery.subject)
+        match read:
+            case UnknownSchemaError():
+                return waiting is not None
+            case DecodeError():
+                return False
+            case _, attempt:
+                is_bound = self._parts.cache.bound_node(attempt.uid) is not None
+                return attempt.uid == waiting or (is_bound and self._was_left(delivery)) or self._is_held(delivery)
+
+    def _was_left(self, delivery: Delivery) -> bool:
+        return delivery.sequence <= self._stored
+
+    def _is_held(self, delivery: Delivery) -> bool:
+        """Whether the core has it from an earlier delivery, so that it must not be acknowledged yet."""
+        return delivery.delivered > 1 and any(held.sequence == delivery.sequence for held in self._core.held())
 
     async def _take_attempt(self, ranked: Ranked, attempt: Attempt, delivery: Delivery, *, is_stray: bool) -> None:
         """Take the message, or reject a term that no watcher has had: the pod's real attempts would look older."""
@@ -412,6 +418,14 @@ class BinderEpoch:
     def _traceparent_of(self, uid: str) -> str | None:
         held = self._core.latest(uid)
         return held.delivery.headers.get(TRACEPARENT) if held is not None else None
+
+
+def _read(data: bytes) -> DecodeError | tuple[Ranked, Attempt]:
+    try:
+        ranked = decode(data, Ranked)
+        return ranked, attempt_of(ranked)
+    except DecodeError as error:
+        return error
 
 
 def _leaves_open(event: Event) -> bool:

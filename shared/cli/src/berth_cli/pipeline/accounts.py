@@ -44,6 +44,8 @@ OWN: Final = "BERTH"
 # The admin's user. It is in the account of the streams, which it creates.
 ADMIN: Final = "apply"
 PEOPLE: Final = "PEOPLE"
+# Bytes of a message, for users that write small ones: announcements have up to 96 KiB, comparisons and facts 64.
+SMALL_BYTES: Final = 128 * 1024
 DOMAIN: Final = IMPORTED_DOMAIN
 # Replies to requests from other accounts, as the server rewrites them.
 REWRITTEN_REPLIES: Final = "_R_.>"
@@ -72,6 +74,7 @@ class User:
     broadcasts: tuple[str, ...] = ()  # for people; no stream stores them
     answers_admins: bool = False  # it has endpoints with side effects, for the admin's user only
     connections: int = 0  # that its account may have at once; 0: any number
+    payload_bytes: int = 0  # of a message with its headers; 0: the server's limit
     # The prefix of its inboxes, its own, so that no user receives the replies to another.
     inbox: str
     names: Names  # the names of its berth
@@ -191,6 +194,7 @@ class _Declared:
     broadcasts: tuple[str, ...] = ()
     answers_admins: bool = False
     connections: int = 0
+    payload_bytes: int = 0
 
 
 def _keys(*buckets: str) -> tuple[str, ...]:
@@ -280,6 +284,7 @@ _USERS: Final[Mapping[str, _Declared]] = {
     "collector": _Declared(
         account="COLLECTORS",
         connections=8,
+        payload_bytes=SMALL_BYTES,
         about="Writes the nodes' bandwidth. Reads the nodes from the mirror.",
         service="berth-metrics-collector",
         sends=(_put(BANDWIDTH, ">"), _identity, _compare("collector"), _read(*_buckets(CLUSTER, BANDWIDTH))),
@@ -288,6 +293,7 @@ _USERS: Final[Mapping[str, _Declared]] = {
     "shadow": _Declared(
         account="SHADOWS",
         connections=8,
+        payload_bytes=SMALL_BYTES,
         about="For shadows: reads what scorers read and what they say. Publishes comparisons, for people only.",
         service="berth-shadow",
         announces=False,
@@ -298,6 +304,7 @@ _USERS: Final[Mapping[str, _Declared]] = {
     "people": _Declared(
         account=PEOPLE,
         connections=32,  # of commands, consoles and recorders
+        payload_bytes=SMALL_BYTES,
         about="For people: berth why, trace, top, queue and dead, and the NATS CLI. May only look, and put facts.",
         sends=(
             _put(FACTS, ">"),
@@ -331,6 +338,7 @@ def _user_of(name: str, declared: _Declared, of: _Subjects) -> User:
         broadcasts=tuple(map(names.subject, declared.broadcasts)),
         answers_admins=declared.answers_admins,
         connections=declared.connections,
+        payload_bytes=declared.payload_bytes,
         inbox=_inbox(names, name),
         names=names,
     )

@@ -22,8 +22,6 @@ from berth_cli.pipeline.accounts import (
     users,
 )
 
-# Bytes of a message with its headers. The largest that people write are facts.
-PEOPLE_PAYLOAD_BYTES: Final = 128 * 1024
 # Subscriptions of one connection. Services have up to 20; each costs the server up to 8 KB.
 SUBSCRIPTIONS: Final = 256
 # Seconds after which the server forgets a request to another account; until then it costs 0.5 KB, answered in several
@@ -73,8 +71,8 @@ def _limits(members: Sequence[User]) -> Iterator[str]:
     # A connection that reads nothing costs the server up to `max_pending`.
     yield f"max_connections: {sum(user.connections for user in members)}"
     yield f"max_subscriptions: {SUBSCRIPTIONS}"
-    if any(user.is_person for user in members):
-        yield f"max_payload: {PEOPLE_PAYLOAD_BYTES}"
+    if all(user.payload_bytes for user in members):
+        yield f"max_payload: {max(user.payload_bytes for user in members)}"
 
 
 def _user(user: User) -> Iterator[str]:

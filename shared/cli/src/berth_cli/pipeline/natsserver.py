@@ -18,6 +18,10 @@ PROGRAM: Final = "nats-server"
 LOOPBACK: Final = "127.0.0.1"
 # Bytes that wait for one connection; a connection that reads nothing is closed there. The server's default is 64 MB.
 MOST_PENDING_BYTES: Final = 16 * MEBIBYTE
+# Connections of a server, also of clients without a login, which cost up to 32 KiB each until the server ends them 2 s
+# later. Further ones are refused. The server's default is 65,536.
+MOST_CONNECTIONS: Final = 4096
+MOST_PAYLOAD_BYTES: Final = 8 * MEBIBYTE  # by default; an unfinished message costs the server its size
 # Messages that wait to be stored in one stream; further ones are refused. What a stream delivers and answers waits
 # behind them: with the server's default of 100,000 a hostile scorer's flood holds up deliveries for seconds (ADR 65).
 MOST_BUFFERED: Final = 1024
@@ -41,7 +45,7 @@ class ServerSettings:
     monitoring_port: int | None = None  # HTTP monitoring on the loopback address; None: off
 
     # Largest message, from 64 KiB to 64 MiB; at least the `message_bytes` of the topology.
-    max_payload_bytes: int = 8 * MEBIBYTE
+    max_payload_bytes: int = MOST_PAYLOAD_BYTES
 
     # Bytes of disk for streams; None: the server's default, three quarters of the free bytes.
     store_bytes: int | None = None
@@ -73,6 +77,7 @@ def config_text(settings: ServerSettings) -> str:
         *([f"server_name: {_quoted(settings.name)}"] if settings.name else []),
         f"max_payload: {settings.max_payload_bytes}",
         f"max_pending: {MOST_PENDING_BYTES}",
+        f"max_connections: {MOST_CONNECTIONS}",
         *_log_lines(settings.log),
         *([f"http: {_quoted(f'{LOOPBACK}:{settings.monitoring_port}')}"] if settings.monitoring_port else []),
         "jetstream {",

@@ -106,7 +106,10 @@ def process_label(service: str, name: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NatsSettings:
-    """Address and credentials of NATS: one of user and password, a credentials file, and a token."""
+    """Address and credentials of NATS: one of user and password, a credentials file, and a token.
+
+    Storage, sizes and ages are the same in all services.
+    """
 
     url: Annotated[str, readers.nats_url] = "nats://127.0.0.1:4222"
     """Addresses of one NATS cluster, separated by commas. Default: nats-server's own port on this machine."""
@@ -125,9 +128,9 @@ class NatsSettings:
     token: Annotated[Secret | None, readers.secret] = None
     """A token instead of user and password; `BERTH_NATS_TOKEN_FILE` names a file with it."""
     credentials_file: Annotated[Path | None, readers.existing_file] = None
-    """A .creds file (JWT and seed) instead of user and password. Read at each connect, so that it can be replaced."""
+    """A .creds file (JWT and seed) instead of user and password, read at each connect."""
     nkey_seed_file: Annotated[Path | None, readers.existing_file] = None
-    """A file with an nkey's seed instead of user and password. Read at each connect, so that it can be replaced."""
+    """A file with an nkey's seed instead of user and password, read at each connect."""
     ca_file: Annotated[Path | None, readers.existing_file] = None
     """PEM certificates to verify the server's certificate with. None: the system's, if the URL is tls."""
     cert_file: Annotated[Path | None, readers.existing_file] = None
@@ -137,16 +140,16 @@ class NatsSettings:
     replicas: Annotated[int, readers.one_of_numbers(1, 3, 5)] = 1
     """Copies of every stream, 1, 3 or 5. A single server can hold 1; 3 survive the loss of one server of three."""
     storage: Annotated[Literal["file", "memory"], readers.choice(("file", "memory"))] = "file"
-    """Storage of streams: file survives a restart of NATS; memory is for trials. The same in all services."""
+    """Storage of streams: file survives a restart of NATS; memory is for trials."""
     ranked_mebibytes: Annotated[int, readers.integer(1, 1_048_576)] = 128
-    """Largest size of RANKED, 1 MiB to 1 TiB: a few KiB per pod before its Binding. The same in all services."""
+    """Largest size of RANKED, 1 MiB to 1 TiB: a few KiB per pod before its Binding."""
     cluster_mebibytes: Annotated[int, readers.integer(1, 1_048_576)] = 512
-    """Largest size of the mirror, 1 MiB to 1 TiB; 200 MiB for 5,000 nodes and 50,000 pods. The same in all services."""
+    """Largest size of the mirror, 1 MiB to 1 TiB; 200 MiB for 5,000 nodes and 50,000 pods."""
     decisions_mebibytes: Annotated[int, readers.integer(1, 1_048_576)] = 512
-    """Largest size of DECISIONS, 1 MiB to 1 TiB; the oldest are dropped first. The same in all services."""
+    """Largest size of DECISIONS, 1 MiB to 1 TiB; the oldest are dropped first."""
     decisions_age: Annotated[timedelta, readers.duration(60, 2_592_000)] = timedelta(hours=1)
     """Age up to which Decisions are kept for people (`berth why`), 1 min to 30 days, 2 KiB of disk each. Below 5 min a
-    new leading watcher loses the reasons of some pending pods. The same in all services."""
+    new leading watcher loses the reasons of some pending pods."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,7 +224,7 @@ class Numbers:
     """Silence of an attempt after which the watcher looks it up, 1 s to 10 min; well above the duration of a burst."""
     best: Annotated[int, readers.integer(1, 64)] = 32
     """Candidate nodes in a RANKED message, 1-64; twice as many below 512 nodes. Among 32 the binder finds a good one
-    with any number of scorers; with 8 it would need one or two more rankings per pod on nodes of several sizes."""
+    with any number of scorers; with 8 it would need one or two more rankings per pod."""
     explained: Annotated[int, readers.integer(1, 64)] = 8
     """Candidate nodes with every plugin's points, the first 1-64. They are most of the message: a person reads a few,
     and ``berth why --now`` shows all."""
@@ -238,9 +241,8 @@ class Numbers:
     """Time that NATS remembers message ids, 10 s to 1 h; far longer than the seconds after which an unanswered publish
     is repeated. A later repeat costs a message, because services drop what they know by its attempt."""
     plugin_deadline: Annotated[timedelta, readers.duration(0.01, 60)] = PLUGIN_DEADLINE
-    """Longest call of one extension point of another distribution's plugin, over all nodes, 10 ms to 1 min. Beyond it
-    the pod's attempt fails with an error that names the plugin. Less than an ack_wait, because the call blocks the
-    service."""
+    """Longest call of one extension point of another distribution's plugin, over all nodes, 10 ms to 1 min; beyond it
+    the attempt fails. Less than an ack_wait, because the call blocks the service."""
     max_in_flight_bindings: Annotated[int, readers.integer(1, 1024)] = 32
     """Requests for pods in flight (Bindings, reads, evictions, writes), 1-1024: 32 keep an API server busy, 1 is
     strictly serial."""
@@ -272,8 +274,7 @@ class Settings:
     """True: the watcher leads beside a live scheduler of the same pods, with a warning; a node may then get two pods of
     which one fits. False: the watcher waits until that scheduler has ended."""
     shadow: Annotated[str | None, readers.shadow_name] = None
-    """Makes a scorer a shadow of this name, up to 63 lower-case letters, digits and `-`. A shadow ranks the pods of
-    live scorers by its own configuration, compares, and publishes no ranking. None: a live scorer."""
+    """Makes a scorer a shadow of this name, up to 63 lower-case letters, digits and `-`. None: a live scorer."""
     ready_file: Annotated[Path | None, readers.path] = None
     """File written when the service is first ready. None: no file."""
     parent_pid: Annotated[int | None, readers.integer(1, 2**31), PARENT_PID_VARIABLE] = None
