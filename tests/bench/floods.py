@@ -171,6 +171,7 @@ def _ranking_of_no_pod(version: str) -> Ranked:
 
 def _kind(subject: str) -> str:
     """Subjects whose floods cost the same: a verb of JetStream, a bucket, a stage."""
+    subject = subject.replace(f"{API}$KV.", "$KV.")  # the same bucket under another name
     if subject.startswith(API):
         return verb_of(subject.removeprefix(API))[0]
     return ".".join(subject.split(".")[: 3 if subject.startswith("$JS.ACK") else 2])

@@ -11,8 +11,10 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
+import nats
 import pytest
 import yaml
+from nats.js.kv import KeyValue
 
 from harness.worlds.cluster_user import ClusterUser, cluster_user, eventually, node_of
 from harness.worlds.pipeline import BerthUp, berth_up
@@ -101,19 +103,22 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_an_outside_system_says_by_facts_where_pods_go(installed, tmp_path: Path):
     with berth_of("facts", tmp_path) as berth:
-        async with cluster_of("facts", berth) as cluster:
-            session = await berth.session()
-            try:
-                for fullest, emptiest in (("node-1", "node-2"), ("node-2", "node-1")):
-                    await session.put("facts", f"disks.{fullest}", b'{"free_percent": 5}')
-                    await session.put("facts", f"disks.{emptiest}", b'{"free_percent": 80, "other": "text"}')
-                    await asyncio.sleep(1)  # a scorer reads facts as they come; nothing says that it has
-                    assert set((await create(cluster, "facts")).values()) == {emptiest}
-                    for pod in objects("facts", "pods"):
-                        assert (await cluster.api.call("DELETE", f"{PODS}/{pod['metadata']['name']}")).code == 200
-                    await eventually(lambda: gone(cluster), "the pods to be gone")
-            finally:
-                await session.close()
+        async with cluster_of("facts", berth) as cluster, writer_of_facts(berth) as facts:
+            for fullest, emptiest in (("node-1", "node-2"), ("node-2", "node-1")):
+                await facts.put(f"disks.{fullest}", b'{"free_percent": 5}')
+                await facts.put(f"disks.{emptiest}", b'{"free_percent": 80, "other": "text"}')
+                await asyncio.sleep(1)  # a scorer reads facts as they come; nothing says that it has
+                assert set((await create(cluster, "facts")).values()) == {emptiest}
+                for pod in objects("facts", "pods"):
+                    assert (await cluster.api.call("DELETE", f"{PODS}/{pod['metadata']['name']}")).code == 200
+                await eventually(lambda: gone(cluster), "the pods to be gone")
+
+
+@asynccontextmanager
+async def writer_of_facts(berth: BerthUp) -> AsyncIterator[KeyValue]:
+    """The bucket as a program of its own has it, with NATS's client."""
+    async with await nats.connect(berth.nats, user="facts", password=berth.password("facts")) as client:
+        yield await client.jetstream(domain="berth").key_value("facts")
 
 
 async def gone(cluster: ClusterUser) -> bool:

@@ -1,4 +1,4 @@
-"""The commands of docs/nats.md, in their order, on a running pipeline with NATS's user `people`."""
+"""The commands of docs/nats.md, in their order, on a running pipeline with NATS's users `people` and `facts`."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ SHOWS = {
     "nats stream subjects PENDING": "No subjects",
     "nats kv ls": "cluster",
     "nats kv get cluster node.node-03 --raw": '"name":"node-03"',
-    """nats req '$KV.facts.disks.node-03' '{"sampled_at":"2026-11-21T14:00:00Z","free":3}'""": '"stream":"KV_facts"',
+    """nats kv put facts disks.node-03 '{"free":3}' --context facts""": '"free":3',
     "nats kv get facts disks.node-03 --raw": '"free":3',
+    "nats kv del facts disks.node-03 --force --context facts": "",  # it says nothing
     "nats micro ls": "berth-scorer",
     "nats micro info berth-scorer": "profile.berth",
     "nats micro stats berth-scorer": "berth-scorer Service Statistics",
@@ -87,8 +88,8 @@ def shell(berth: BerthUp, tmp_path_factory: pytest.TempPathFactory) -> Shell:
     folder = Path(berth.kubeconfig).parent
     clean = {name: value for name, value in os.environ.items() if not name.startswith("NATS_")}
     shell = Shell({**clean, "XDG_CONFIG_HOME": str(tmp_path_factory.mktemp("config")), "folder": str(folder)})
-    context, *_ = re.findall(r"^(nats context add .*)$", PAGE, re.MULTILINE)
-    shell.run(context.replace("nats://127.0.0.1:4222", berth.nats))
+    for context in re.findall(r"^(nats context add .*nats://127.0.0.1:4222.*)$", PAGE, re.MULTILINE):
+        shell.run(context.replace("nats://127.0.0.1:4222", berth.nats))
     return Shell({**shell.environment, "NATS_CONTEXT": "berth"})
 
 

@@ -71,7 +71,7 @@ _ASKED: Final = _ONE + "extenders: [{urlPrefix: 'http://extender', preemptVerb: 
 
 
 class Load(ScorePlugin):
-    """Prefers nodes with less load, by facts that anybody may write."""
+    """Prefers nodes with less load, by facts from outside."""
 
     name: ClassVar[str] = "Load"
     live_sources = frozenset({LiveSource(bucket=FACTS, name=LOAD)})

@@ -22,6 +22,7 @@ STREAM_LOST: Final = "NATS lost a stream"
 HOSTILE_CLIENTS: Final = {
     "hostile scorer": "scorer",
     "hostile collector": "collector",
+    "hostile writer of facts": "facts",
     "hostile shadow": "shadow",
     "hostile person": "people",
 }

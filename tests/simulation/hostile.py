@@ -1,7 +1,7 @@
-"""Clients with stolen credentials: a scorer's, the collector's, a shadow's, a person's. They do harm, then they leave.
+"""Clients with stolen credentials: of a scorer, the collector, a writer of facts, a shadow, a person.
 
-Each session has the rights of its user, from the declaration that NATS's configuration is made of; a deed beyond them
-is a mistake of this file. What a deed does must end with it
+They do harm, then they leave. Each session has the rights of its user, from the declaration that NATS's configuration
+is made of; a deed beyond them is a mistake of this file. What a deed does must end with it
 (docs/adr/0051-work-in-a-queue-has-an-end.md).
 """
 
@@ -68,6 +68,8 @@ ODD: Final = (
 )  # fmt: skip
 """Values of JSON that broke something once, and others of their kind."""
 HOLE: Final = "a hole that no message has"
+NODES: Final = ("n1", "n2", "n3", "nowhere")
+"""Whoever writes facts knows nodes, though it reads nothing."""
 
 
 class Thief:
@@ -397,6 +399,26 @@ async def flood_bandwidth(thief: Thief) -> None:
     await thief.flood([(prefix + key(NETWORK_QUERY, f"x{number}-{each}"), sample) for each in range(count)])
 
 
+# --- with the credential for facts
+
+
+async def state_oddly(thief: Thief) -> None:
+    """Facts with odd values, too large, too deep, of nodes that exist and of others."""
+    node = thief.chance.choice(NODES)
+    fact = thief.distorted(b'{"sampled_at":"2026-01-01T00:00:00Z","load":0.5}')
+    data = thief.chance.choice((fact, fact, *ODD, b'"' + b"x" * 65536 + b'"', b"[" * 5000))
+    headers = thief.chance.choice(({}, {}, {TTL: "1s"}))
+    await thief.publish(bucket_prefix(FACTS) + key(LOAD, node), data, headers)
+    await thief.pause()
+
+
+async def flood_facts(thief: Thief) -> None:
+    """Facts of nodes that do not exist, as many as there is room for."""
+    count, number = thief.chance.choice(FLOODS), thief.chance.randrange(10**6)
+    fact, prefix = b'{"load":1,"more":"' + b"x" * 1000 + b'"}', bucket_prefix(FACTS)
+    await thief.flood([(prefix + key(LOAD, f"x{number}-{each}"), fact) for each in range(count)])
+
+
 # --- with a shadow's credential, and a person's
 
 
@@ -415,23 +437,6 @@ async def read_again(thief: Thief) -> None:
             thief.must(f"$JS.berth.API.DIRECT.GET.{stream}")
             await stack.enter_async_context(thief.session.read_stream(stream))
         await asyncio.sleep(thief.chance.uniform(0.5, 5.0))
-
-
-async def state_oddly(thief: Thief) -> None:
-    """Facts with odd values, too large, too deep, of nodes that exist and of others."""
-    node = thief.chance.choice(thief.nodes())
-    fact = thief.distorted(b'{"sampled_at":"2026-01-01T00:00:00Z","load":0.5}')
-    data = thief.chance.choice((fact, fact, *ODD, b'"' + b"x" * 65536 + b'"', b"[" * 5000))
-    headers = thief.chance.choice(({}, {}, {TTL: "1s"}))
-    await thief.publish(bucket_prefix(FACTS) + key(LOAD, node), data, headers)
-    await thief.pause()
-
-
-async def flood_facts(thief: Thief) -> None:
-    """Facts of nodes that do not exist, as many as there is room for."""
-    count, number = thief.chance.choice(FLOODS), thief.chance.randrange(10**6)
-    fact, prefix = b'{"load":1,"more":"' + b"x" * 1000 + b'"}', bucket_prefix(FACTS)
-    await thief.flood([(prefix + key(LOAD, f"x{number}-{each}"), fact) for each in range(count)])
 
 
 async def ask(thief: Thief) -> None:
@@ -470,8 +475,9 @@ CREDENTIALS: Final[Mapping[str, Credential]] = {
         reads=(MIRROR, RANKED),
     ),
     "collector": Credential(deeds=(measure_oddly, saturate, flood_bandwidth)),
+    "facts": Credential(deeds=(state_oddly, flood_facts), reads=()),
     "shadow": Credential(deeds=(compare_wrongly, read_again)),
-    "people": Credential(deeds=(state_oddly, flood_facts, ask, read_again)),
+    "people": Credential(deeds=(ask, read_again)),
 }  # fmt: skip
 
 

@@ -366,7 +366,7 @@ class Invariants:
         now = truth_of(self._api.store, kinds=READ_KINDS)
         found = {}
         for pod in waiting:
-            if self._waits_for_volumes(pod) or (pod.metadata.labels or {}).get(TRAP) or _is_large(pod):
+            if self._waits_for_volumes(pod) or (pod.metadata.labels or {}).get(TRAP) or _is_large(pod.metadata.labels):
                 continue
             ranking = now.rank(pod, self.profile_of(pod), may_preempt=True)
             if ranking.candidates:
@@ -436,7 +436,7 @@ class Invariants:
             pod.key
             for pod in self.unbound()
             if pod.uid not in self.messages.reserved
-            and not _is_large(pod)
+            and not _is_large(pod.metadata.labels)
             and not any(each.type == "PodScheduled" and each.status == "False" for each in pod.status.conditions or ())
         ]
 
@@ -601,7 +601,10 @@ class Messages:
     def _check_error(self, subject: str, uid: str) -> None:
         """A node, a pod or a message of somebody else costs a pod no error."""
         pod = next((each for each in self._world.pods() if each["metadata"]["uid"] == uid), None)
-        if pod is not None and uid not in self._world.touched and TRAP not in pod["metadata"].get("labels", {}):
+        if pod is None or uid in self._world.touched:
+            return
+        labels = pod["metadata"].get("labels", {})
+        if TRAP not in labels and not _is_large(labels):
             self._world.problem(f"{subject} is an error, and nothing is wrong with the pod")
 
     def _check_nomination(self, uid: str, node: str) -> None:
@@ -759,9 +762,9 @@ def _cost(victims: Iterable[Pod]) -> tuple[int, int, int]:
     return max(priorities), sum(priority + 2**31 for priority in priorities), len(priorities)
 
 
-def _is_large(pod: Pod) -> bool:
-    """Whether no message may have room for it: then berth says so, and binds it if one has."""
-    return sum(len(name) + len(value) for name, value in (pod.metadata.labels or {}).items()) > SMALL_NOTES
+def _is_large(labels: Mapping[str, str] | None) -> bool:
+    """Whether no message may have room for a pod with these: then berth says so, and binds it if one has."""
+    return sum(len(name) + len(value) for name, value in (labels or {}).items()) > SMALL_NOTES
 
 
 def _claim_of(volume: Mapping[str, Any]) -> str:

@@ -25,6 +25,7 @@ password binder 65504
 password collector 65505
 password people 65506
 password shadow 65507
+password facts 65508
 secret console 65506  # the token of the page, which people print: it ends its line
 if [ -n "$(tail -c 1 "$folder/console")" ]; then
   chmod 600 "$folder/console"

@@ -23,7 +23,7 @@ from berth_cli.pipeline.natsconf import nats_conf
 from harness.servers.child_processes import spawn, stop
 from harness.servers.nats_server import NatsServer, nats_server
 
-USERS: Final = ("apply", "watcher", "scorer", "binder", "collector", "shadow", "people")
+USERS: Final = ("apply", "watcher", "scorer", "binder", "collector", "facts", "shadow", "people")
 SERVICES: Final[Mapping[str, str]] = {
     "watcher": "berth_watcher",
     "scorer": "berth_scorer",
@@ -52,8 +52,8 @@ def bus_of_users(*prefixes: str) -> AbstractContextManager[NatsServer]:
 
 
 def inbox_of(user: str) -> str:
-    """The prefix of a user's inboxes; the user `people` has NATS's default prefix."""
-    return "_INBOX" if user == "people" else f"_INBOX_{user}"
+    """The prefix of a user's inboxes; who uses NATS's own clients has their prefix."""
+    return "_INBOX" if user in {"people", "facts"} else f"_INBOX_{user}"
 
 
 def domain_of(user: str) -> str:

@@ -61,6 +61,8 @@ SETTINGS: Final = ("Nats-Rollup",)
 """Headers that the table names with their value."""
 API: Final = "$JS.API."
 IMPORTED_API: Final = f"$JS.{DOMAIN}.API."
+PUTS: Final = f"{IMPORTED_API}$KV."
+"""Under this name clients with a domain put into buckets."""
 JETSTREAM: Final = (API, "$JS.ACK.")
 RESERVED: Final = ("$JS.ACK.", "_R_.")
 """The server refuses them as replies of clients."""
@@ -114,10 +116,10 @@ class Berth:
         return [stream.name for stream in declared_streams(TopologySettings(prefix=self.prefix))]
 
     def plain(self, text: str) -> str:
-        """Its names without prefix; people's inboxes as they are without prefix."""
+        """Its names without prefix; the inboxes of NATS's own clients as they are without prefix."""
         if self.prefix:
             text = text.replace(f"{self.prefix}.", "").replace(f"{self.prefix}-", "")
-        return text.replace("_INBOX_people.", "_INBOX.")
+        return text.replace("_INBOX_people.", "_INBOX.").replace("_INBOX_facts.", "_INBOX.")
 
     @cached_property
     def subjects(self) -> frozenset[str]:
@@ -131,7 +133,7 @@ class Berth:
         named = [f"{verb}.{self.names.word(one)}{rest}" for verb in verbs for one in SERVICES for rest in ("", ".>")]
         flows = [f"$JS.{word}.{stream}.>" for word in ("ACK", "FC") for stream in self.streams]
         inboxes = [f"{user.inbox}.>" for user in self.users]
-        declared = [one for one in self._declared if not one.startswith((API, IMPORTED_API))]
+        declared = [one for one in self._declared if not _is_request(one)]
         return frozenset((*own, *stored, *verbs, *named, *flows, *inboxes, *OF_NATS, *declared))
 
     @cached_property
@@ -145,7 +147,7 @@ class Berth:
             for consumer in {"x", consumers.get(stream, "x")}:
                 found |= {f"CONSUMER.{verb}.{stream}.{consumer}" for verb in OF_CONSUMER}
             found |= {f"CONSUMER.CREATE.{stream}.x.>", f"DIRECT.GET.{stream}", f"DIRECT.GET.{stream}.>"}
-        declared = (one for one in self._declared if one.startswith((API, IMPORTED_API)))
+        declared = filter(_is_request, self._declared)
         return frozenset(found | {one.removeprefix(API).removeprefix(IMPORTED_API) for one in declared})
 
     @cached_property
@@ -160,6 +162,10 @@ class Berth:
             for api in (API, IMPORTED_API):
                 what = request if (api == API) == user.is_own else api + request
                 yield Try(does="asks", what=what, subject=api + request, data=_body_of(request))
+
+
+def _is_request(subject: str) -> bool:
+    return subject.startswith((API, IMPORTED_API)) and not subject.startswith(PUTS)
 
 
 def _body_of(request: str) -> bytes:
@@ -449,7 +455,7 @@ class Attack:
         """Which headers streams take from the user."""
         sent: dict[int, Try] = {}
         for one, headers in itertools.product(possible, HEADERS):
-            if one.does == "publishes" and one.subject.startswith(("$KV.", *map(berth.names.subject, ("berth.",)))):
+            if one.does == "publishes" and one.subject.startswith(("$KV.", PUTS, berth.names.subject("berth."))):
                 words = next(f"{name}: {text}" if name in SETTINGS else name for name, text in headers.items())
                 tried = Try(does="with headers", what=one.what, subject=one.subject, headers=headers)
                 number = self._publish(client, tried, f"{user.inbox}.{{}}")

@@ -22,8 +22,9 @@ STREAMS = tuple(stream.name for stream in declared_streams(TopologySettings()))
 OWN_TO_WRITE = {
     "scorer": ("berth.ranked.", "berth.dead.", "$KV.tries."),
     "collector": ("$KV.bandwidth.",),
-    "people": ("$KV.facts.",),
+    "facts": ("$KV.facts.",),
     "shadow": (),
+    "people": (),
     "watcher": (
         *("berth.pending.", "berth.dead.", "$KV.cluster."),
         *("$KV.control.term.watcher", "$KV.control.cluster.id", "$KV.control.bus.id"),

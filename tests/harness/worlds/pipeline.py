@@ -26,6 +26,7 @@ from pathlib import Path
 
 from berth.bus.interface import Session
 from berth_cli.bus import connect_bus
+from berth_cli.pipeline import access
 from harness.servers.child_processes import die_with_parent, free_ports
 
 PROC = Path("/proc")
@@ -93,6 +94,12 @@ class BerthUp:
     async def session(self, user: str = "people") -> Session:
         """A session on its embedded NATS server, as one of its users."""
         return await connect_bus(self.nats, user=user, place=self.temporary)
+
+    def password(self, user: str) -> str:
+        """Of a user of its embedded NATS server."""
+        folder = access.find_folder(self.nats, self.temporary)
+        assert folder is not None
+        return access.password_file(folder, user).read_text(encoding="utf-8")
 
     @property
     def kubeconfig(self) -> Path:

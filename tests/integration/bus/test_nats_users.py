@@ -150,10 +150,12 @@ async def test_every_service_may_see_that_the_bus_is_as_declared(applied, user):
     await session.close()
 
 
-async def test_people_see_pods_and_services_and_may_put_facts(applied):
+async def test_people_see_pods_and_services_and_may_not_write_facts(applied):
     session = await session_of(applied, "people")
     await session.subscribe("berth.*.*.default.web-0", print)
-    await session.put("facts", "rack.node-1", b"{}")
+    with pytest.raises(BusRefusedError, match="give this user the permission"):
+        await session.put("facts", "rack.node-1", b"{}")
+    assert await session.get("facts", "rack.node-1") is None
     assert await session.services() == []
     assert (await session.state("PENDING")).messages == 0
     await session.close()
@@ -226,11 +228,11 @@ async def test_each_service_works_with_its_own_user_also_after_failures(running:
     running.server.start()
     await pods.all_bound(await pods.add_pods(20, "third"), SECONDS)
     session = await session_of(running.server, "people")
-    assert {one.service for one in await session.services()} == {
-        "berth-watcher",
-        "berth-scorer",
-        "berth-binder",
-        "berth-metrics-collector",
-    }
+    services = {"berth-watcher", "berth-scorer", "berth-binder", "berth-metrics-collector"}
+
+    async def are_registered() -> bool:
+        return {one.service for one in await session.services()} == services
+
+    await eventually(are_registered, "each service to register itself", SECONDS)
     await session.close()
     assert refusals(running) == []

@@ -303,7 +303,7 @@ def test_nobody_needs_secrets_that_the_command_does_not_make():
     assert len({decoded(secret)["password"] for secret in secrets() if "password" in secret["data"]}) == len(USERS)
 
 
-USERS = ("apply", "watcher", "scorer", "binder", "collector", "shadow", "people")
+USERS = ("apply", "watcher", "scorer", "binder", "collector", "facts", "shadow", "people")
 
 
 def test_no_secret_is_in_an_overlay(objects):

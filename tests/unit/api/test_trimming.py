@@ -55,6 +55,18 @@ def test_only_the_controller_stays_among_the_owners():
     assert trim(web(owner_references=[other])).metadata.owner_references is None
 
 
+def test_conditions_of_a_pod_stay_up_to_a_number_of_bytes():
+    conditions = [PodCondition(type=f"example.com/{number}", message="m" * 1000) for number in range(1000)]
+    status = PodStatus(conditions=[PodCondition(type="PodScheduled"), *conditions], nominated_node_name="n1")
+    trimmed = trim(msgspec.structs.replace(web(annotations={"a": "b"}), status=status))
+    kept = trimmed.status.conditions
+    assert kept == status.conditions[: len(kept)]
+    assert ANNOTATION_BYTES - 2000 < sum(map(size, kept)) <= ANNOTATION_BYTES
+    assert trimmed == msgspec.structs.replace(
+        web(annotations={"a": "b"}), status=msgspec.structs.replace(status, conditions=kept)
+    )
+
+
 def test_object_without_any_of_these_is_not_copied():
     pod = web(annotations={"a": "b"}, owner_references=[OwnerReference(name="x", controller=True)])
     assert trim(pod) is pod

@@ -73,7 +73,7 @@ secret() {  # NAME KEY FILE [KEY FILE]...
   done
 }
 
-users="apply watcher scorer binder collector shadow people"
+users="apply watcher scorer binder collector facts shadow people"
 for user in $users; do
   od -An -N24 -tx1 /dev/urandom | tr -d ' \n' > "$folder/$user"
   printf '%s_PASSWORD: "%s"\n' "$user" "$(cat "$folder/$user")" >> "$folder/passwords.conf"

@@ -305,8 +305,9 @@ class BinderEpoch:
         """Examine the message of a known pod; of strays, the others, a few a second (docs/protocol.md, 5.9)."""
         parts = self._parts
         parts.cache.snapshot.live.observe_time(delivery.time.timestamp())
-        read = _read(delivery.data) if self._may_have_pod(delivery) else None
-        is_stray = read is None or not self._has_pod(delivery, read)
+        waiting = parts.cache.uid_at(delivery.subject)
+        read = _read(delivery.data) if self._may_have_pod(delivery, waiting) else None
+        is_stray = read is None or not self._has_pod(delivery, waiting, read)
         if is_stray and not self._strays.may_be_examined(parts.process.clock.now()):
             self._metrics.count("berth_strays_dropped_total")
             delivery.ack()
@@ -319,22 +320,25 @@ class BinderEpoch:
             case ranked, attempt:
                 await self._take_attempt(ranked, attempt, delivery, is_stray=is_stray)
 
-    def _may_have_pod(self, delivery: Delivery) -> bool:
-        """Whether it is worth decoding; most of a flood is not. A stream holds so few messages that all may be left."""
-        is_of_waiting_pod = self._parts.cache.uid_at(delivery.subject) is not None
-        return is_of_waiting_pod or self._was_left(delivery) or self._is_held(delivery)
+    def _may_have_pod(self, delivery: Delivery, waiting: str | None) -> bool:
+        """Whether it is worth decoding; most of a flood is not. A stream holds so few messages that all may be left.
 
-    def _has_pod(self, delivery: Delivery, read: DecodeError | tuple[Ranked, Attempt]) -> bool:
+        ``waiting``: uid of the pod that waits under its subject.
+        """
+        return waiting is not None or self._was_left(delivery) or self._is_held(delivery)
+
+    def _has_pod(self, delivery: Delivery, waiting: str | None, read: DecodeError | tuple[Ranked, Attempt]) -> bool:
         """Whether the pod waits; it may be bound if a former leader left the message: its Decision may be missing."""
-        waiting = self._parts.cache.uid_at(delivery.subject)
         match read:
             case UnknownSchemaError():
                 return waiting is not None
             case DecodeError():
                 return False
             case _, attempt:
-                is_bound = self._parts.cache.bound_node(attempt.uid) is not None
-                return attempt.uid == waiting or (is_bound and self._was_left(delivery)) or self._is_held(delivery)
+                return attempt.uid == waiting or self._was_bound(delivery, attempt) or self._is_held(delivery)
+
+    def _was_bound(self, delivery: Delivery, attempt: Attempt) -> bool:
+        return self._was_left(delivery) and self._parts.cache.bound_node(attempt.uid) is not None
 
     def _was_left(self, delivery: Delivery) -> bool:
         return delivery.sequence <= self._stored

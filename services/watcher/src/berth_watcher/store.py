@@ -278,7 +278,7 @@ LIVE_DATA_EVENTS: Final[Mapping[LiveBucket, ClusterEvent]] = {
 
 
 def live_data_event(received: LiveDataReceived) -> tuple[ClusterEvent, LiveDataUpdate] | None:
-    """The event of live data; ``None`` for an entry that no plugin reads, because any client may put facts."""
+    """The event of live data; ``None`` for an entry that no plugin reads: facts come from outside."""
     try:
         name, node = parse_key(received.key)
         if received.data is not None:

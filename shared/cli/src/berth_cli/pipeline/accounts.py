@@ -47,6 +47,7 @@ PEOPLE: Final = "PEOPLE"
 # Bytes of a message, for users that write small ones: announcements have up to 96 KiB, comparisons and facts 64.
 SMALL_BYTES: Final = 128 * 1024
 DOMAIN: Final = IMPORTED_DOMAIN
+DOMAINS_API: Final = f"$JS.{DOMAIN}.API"
 # Replies to requests from other accounts, as the server rewrites them.
 REWRITTEN_REPLIES: Final = "_R_.>"
 
@@ -58,6 +59,8 @@ class Path:
     subject: str
     # The answer is several messages: a pull, a batched Direct Get, a request to all services.
     many: bool = False
+    # The user's account has it under the domain's API.
+    by_domain: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +152,11 @@ def _put(bucket: str, *keys: str) -> Right:
     return _publish(*(bucket_prefix(bucket) + key for key in keys))
 
 
+def _put_by_domain(bucket: str) -> Right:
+    """As ``nats kv put`` and other clients with a domain do: they put its API before the bucket's subject."""
+    return lambda of: [Path(subject=of.names.filter(bucket_prefix(bucket) + ">"), by_domain=True)]
+
+
 def _api(*requests: str, many: bool = False) -> Right:
     return lambda of: [path for request in requests for path in of.api(request, many=many)]
 
@@ -171,9 +179,13 @@ def _identity(of: _Subjects) -> Iterable[Path]:
     return _get_one(bucket_stream(CONTROL), bucket_prefix(CONTROL) + BUS_ID_KEY)(of)
 
 
+def _info(*streams: str) -> Right:
+    return lambda of: [path for one in streams for path in of.api(f"STREAM.INFO.{of.names.stream(one)}")]
+
+
 def _compare(service: str) -> Right:
     """The right to compare the streams of a service with their declaration."""
-    return lambda of: [path for one in COMPARED[service] for path in of.api(f"STREAM.INFO.{of.names.stream(one)}")]
+    return _info(*COMPARED[service])
 
 
 def _read(*streams: str) -> Right:
@@ -290,6 +302,14 @@ _USERS: Final[Mapping[str, _Declared]] = {
         sends=(_put(BANDWIDTH, ">"), _identity, _compare("collector"), _read(*_buckets(CLUSTER, BANDWIDTH))),
         reads=(bucket_prefix(CLUSTER) + "node.>", *_keys(BANDWIDTH)),
     ),
+    "facts": _Declared(
+        account="FACTS",
+        connections=4,
+        payload_bytes=SMALL_BYTES,
+        about="Writes facts about nodes, and reads none. For nats kv put and del, and for programs.",
+        announces=False,
+        sends=(_put(FACTS, ">"), _put_by_domain(FACTS), _info(bucket_stream(FACTS))),
+    ),
     "shadow": _Declared(
         account="SHADOWS",
         connections=8,
@@ -303,11 +323,10 @@ _USERS: Final[Mapping[str, _Declared]] = {
     ),
     "people": _Declared(
         account=PEOPLE,
-        connections=32,  # of commands, consoles and recorders
+        connections=28,  # of commands, consoles and recorders
         payload_bytes=SMALL_BYTES,
-        about="For people: berth why, trace, top, queue and dead, and the NATS CLI. May only look, and put facts.",
+        about="For people: berth why, trace, top, queue and dead, and the NATS CLI. May only look.",
         sends=(
-            _put(FACTS, ">"),
             _api("INFO", "STREAM.NAMES", "STREAM.LIST", "STREAM.INFO.{each}"),
             _api("CONSUMER.NAMES.{each}", "CONSUMER.LIST.{each}"),
             _api("CONSUMER.INFO.{pending}.{scorer}", "CONSUMER.INFO.{ranked}.*"),
@@ -345,24 +364,26 @@ def _user_of(name: str, declared: _Declared, of: _Subjects) -> User:
 
 
 def _inbox(names: Names, user: str) -> str:
-    # The people of the berth without prefix use the inboxes of NATS's own clients, so that those need no setting.
-    if user == "people":
+    # Who uses NATS's own clients has their inboxes, so that they need no setting, at a berth without prefix.
+    if user in {"people", "facts"}:
         return f"{DEFAULT_INBOX_PREFIX}_{names.word(user)}" if names.prefix else DEFAULT_INBOX_PREFIX
     return f"_INBOX_{names.word(user)}"
 
 
-def local(user: User, subject: str) -> str:
+def local(user: User, path: Path) -> str:
     """A subject as the user's account has it: JetStream's API is imported as a domain's.
 
     Each account has an API of its own under ``$JS.API``, which would answer that it has no JetStream.
     """
-    return subject if user.is_own else subject.replace(f"{API}.", f"$JS.{DOMAIN}.API.", 1)
+    if path.by_domain:
+        return f"{DOMAINS_API}.{path.subject}"
+    return path.subject if user.is_own else path.subject.replace(API, DOMAINS_API, 1)
 
 
 def publishes(user: User) -> list[str]:
     announced = [f"{announcements(user)}*"] if user.announces else []
     own = [REWRITTEN_REPLIES, *announced] if user.service else []
-    return list(dict.fromkeys([*(local(user, path.subject) for path in user.sends), *own, *user.broadcasts]))
+    return list(dict.fromkeys([*(local(user, path) for path in user.sends), *own, *user.broadcasts]))
 
 
 def subscribes(user: User) -> list[str]:

@@ -85,18 +85,18 @@ def _user(user: User) -> Iterator[str]:
 
 def _shared_streams(declared: Iterable[User]) -> Iterator[str]:
     """The streams' subjects for other accounts, each once, with the accounts that import it."""
-    paths: dict[Path, dict[str, None]] = {}
+    paths: dict[tuple[str, bool], dict[str, None]] = {}
     copies: dict[str, dict[str, None]] = {}
     for user in declared:
         if not user.is_own:
             for path in user.sends:
                 if not _is_asked_of_services(user, path):
-                    paths.setdefault(path, {})[user.account] = None
+                    paths.setdefault((path.subject, path.many), {})[user.account] = None
             for subject in user.reads:
                 copies.setdefault(subject, {})[user.account] = None
-    for path, accounts in paths.items():
-        seconds = PULL_SECONDS if ".CONSUMER.MSG.NEXT." in path.subject else ANSWER_SECONDS
-        yield _service(path.subject, accounts, seconds=seconds, many=path.many)
+    for (subject, many), accounts in paths.items():
+        seconds = PULL_SECONDS if ".CONSUMER.MSG.NEXT." in subject else ANSWER_SECONDS
+        yield _service(subject, accounts, seconds=seconds, many=many)
     for subject, accounts in copies.items():
         yield f"{{ stream: {_quoted(subject)}, accounts: [{', '.join(accounts)}] }}"
 
@@ -105,7 +105,7 @@ def _shared_imports(user: User) -> Iterator[str]:
     own = user.names.word(OWN)
     for path in user.sends:
         if not _is_asked_of_services(user, path):
-            renamed = local(user, path.subject)
+            renamed = local(user, path)
             to = f", to: {_quoted(renamed)}" if renamed != path.subject else ""
             yield f"{{ service: {{ account: {own}, subject: {_quoted(path.subject)} }}{to} }}"
     for subject in user.reads:

@@ -25,6 +25,7 @@ from berth.api.pod import (
     ContainerPort,
     Pod,
     PodAffinity,
+    PodCondition,
     PodSpec,
     PodStatus,
     Quantities,
@@ -42,6 +43,7 @@ LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 # Bytes of an object's annotations as JSON. Usual ones take some KiB; at this size 8,000 waiting pods fill RANKED, where
 # 500 did with all annotations that the API server takes.
 ANNOTATION_BYTES: Final = 16 * 1024
+CONDITION_BYTES: Final = 16 * 1024  # of a pod's conditions as JSON; usual ones take 1 KiB
 # Characters of an annotation that is left out first; annotations that plugins read are shorter.
 LONG: Final = 256
 # Host ports in the smallest form of a pod, about 80 bytes each.
@@ -54,8 +56,11 @@ def trim(thing: T, size: int | None = None) -> T:
     """The object without kubectl's annotation and without owners but its controller; itself if it has neither.
 
     Above ANNOTATION_BYTES the longest annotations are left out, except of a node, whose annotations an administrator
-    wrote. ``size``: the object's bytes as JSON, if known: in a small object the annotations are not measured.
+    wrote. Above CONDITION_BYTES so are the last conditions of a pod. ``size``: the object's bytes as JSON, if known: in
+    a small object neither is measured.
     """
+    if isinstance(thing, Pod) and thing.status.conditions and (size is None or size > CONDITION_BYTES):
+        thing = _with_first_conditions(thing, thing.status.conditions)  # type: ignore[assignment]  # T is Pod here
     annotations, owners = thing.metadata.annotations, thing.metadata.owner_references
     has_last_applied = annotations is not None and LAST_APPLIED in annotations
     has_other_owners = owners is not None and not all(owner.controller for owner in owners)
@@ -73,6 +78,15 @@ def trim(thing: T, size: int | None = None) -> T:
         owner_references=[owner for owner in owners or () if owner.controller] or None,
     )
     return _with_metadata(thing, metadata)
+
+
+def _with_first_conditions(pod: Pod, conditions: list[PodCondition]) -> Pod:
+    taken = accumulate(len(_encode(each)) for each in conditions)
+    kept = [each for each, together in zip(conditions, taken, strict=True) if together <= CONDITION_BYTES]
+    if len(kept) == len(conditions):
+        return pod
+    status = msgspec.structs.replace(pod.status, conditions=kept)
+    return msgspec.structs.replace(pod, status=status)
 
 
 def _shortest(annotations: dict[str, str]) -> dict[str, str]:

@@ -35,7 +35,7 @@ async def follow_live(  # noqa: PLR0913, PLR0917 - what is read, where to, in wh
 async def _follow(
     bucket: str, following: BucketReader, live: LiveDataReader, reached: Reached, undecodable: UndecodableReporter
 ) -> None:
-    # Any client may write facts: an invalid entry keeps the former value.
+    # Facts come from outside: an invalid entry keeps the former value.
     async for batch in following.batches():
         for entry in batch:
             try:
