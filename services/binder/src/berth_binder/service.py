@@ -321,9 +321,9 @@ class BinderEpoch:
                 await self._take_attempt(ranked, attempt, delivery, is_stray=is_stray)
 
     def _may_have_pod(self, delivery: Delivery, waiting: str | None) -> bool:
-        """Whether it is worth decoding; most of a flood is not. A stream holds so few messages that all that a former
-        leader left can be decoded.
+        """Whether it is worth decoding; most of a flood is not.
 
+        A stream holds so few messages that all that a former leader left can be decoded.
         ``waiting``: uid of the pod that waits under its subject.
         """
         return waiting is not None or self._was_left(delivery) or self._is_held(delivery)
