@@ -15,7 +15,7 @@ from urllib.parse import quote
 import msgspec
 
 from berth.api.kinds import POD
-from berth.api.pod import DISRUPTION_TARGET, PREEMPTION_BY_SCHEDULER, Pod, PodCondition
+from berth.api.pod import CONDITION_FENCE, DISRUPTION_TARGET, PREEMPTION_BY_SCHEDULER, Pod, PodCondition
 from berth.api.volumes import PersistentVolume, PersistentVolumeClaim
 from berth.clock import whole_seconds
 from berth.errors import DecodeError
@@ -24,10 +24,6 @@ from berth.kube.client import DEFAULT_TIMEOUT, MERGE_PATCH, STRATEGIC_MERGE_PATC
 from berth.kube.errors import refusal
 from berth.kube.http1 import Response
 from berth.kube.listwatch import ObjectDecoder, Undecodable
-
-# Condition by which a new binder voids its predecessor's Bindings (docs/protocol.md, 5). Its message is the epoch.
-CONDITION_FENCE = "berth/fence"
-
 
 _decoder = ObjectDecoder(POD)
 
