@@ -1,4 +1,4 @@
-"""The table of docs/security.md that is made from docs/rights/berth.yaml: what is possible at the API server."""
+"""The tables of docs/security.md, made from docs/rights: what is possible on the bus and at the API server."""
 
 from __future__ import annotations
 
@@ -7,7 +7,31 @@ from pathlib import Path
 
 import yaml
 
+from berth_cli.pipeline.accounts import users
+
+OWN_ACCOUNT = "its own account"
 RIGHTS = Path(__file__).parents[1] / "rights"
+
+
+def bus_table() -> str:
+    """A row for each user of NATS, what it does, and where that ends."""
+    table = yaml.safe_load((RIGHTS / "bus.yaml").read_text(encoding="utf-8"))
+    rows = ["| user (account) | does | what | where that ends, comes from or is about |", "|---|---|---|---|"]
+    shown: dict[int, str] = {}
+    for user in users():
+        who = f"`{user.name}` ({user.account})"
+        for does, lines in table[user.name].items():
+            if id(lines) in shown:  # an alias in the file
+                rows.append(f"| {who} | {does} | the same as of `{shown[id(lines)]}` | |")
+                continue
+            shown[id(lines)], named = user.name, does
+            of_ends = defaultdict(list)
+            for what, ends in lines.items():
+                of_ends[", ".join(ends)].append(f"`{what}`")
+            for end, subjects in of_ends.items():
+                rows.append(f"| {who} | {named} | {', '.join(subjects)} | {end or OWN_ACCOUNT} |")
+                who = named = ""
+    return "\n".join(rows)
 
 
 def rights_table() -> str:
@@ -30,7 +54,7 @@ def rights_table() -> str:
     return "\n".join(["| ServiceAccount | where | may | of |", "|---|---|---|---|", *rows])
 
 
-TABLES = {"rights": rights_table}
+TABLES = {"bus": bus_table, "rights": rights_table}
 
 
 def with_tables(page: str) -> str:

@@ -820,7 +820,7 @@ async def test_nothing_is_cut_off_at_400_pixels(told: ToldConsole):
         "services": (".rows", "PENDING"),
         "shadow": (".rows", "packed"),
         "pod/default/web": (".candidates", "n2"),
-        "cluster": (".totals", "2 nodes"),
+        "cluster": (".latest", "unschedulable"),
     }
     with browser(width=400, height=860) as narrow:
         for view, (selector, pattern) in shown.items():

@@ -44,14 +44,19 @@ async def test_an_unschedulable_pod_gets_a_reason_and_is_bound_to_a_new_node(
 ):
     await cluster_outside.add_nodes(3, cpu="1")
     await cluster_outside.add_pods(1, "large", cpu="2")
-    await eventually(lambda: cluster_outside.condition("large-0"), "a condition")
 
-    (event,) = await eventually(lambda: cluster_outside.events("FailedScheduling"), "an Event")
-    condition = await cluster_outside.condition("large-0")
+    async def of_all_nodes() -> dict | None:
+        condition = await cluster_outside.condition("large-0")
+        return condition if condition and "3 Insufficient cpu" in condition["message"] else None
+
+    async def event_with(note: str) -> dict | None:
+        events = await cluster_outside.events("FailedScheduling")
+        return next((event for event in events if event["note"] == note), None)
+
+    condition = await eventually(of_all_nodes, "a condition that counts all nodes")
     assert (condition["status"], condition["reason"]) == ("False", "Unschedulable")
-    assert condition["message"] == event["note"]
-    assert "nodes are available: " in event["note"]
-    assert "3 Insufficient cpu" in event["note"]
+    assert "nodes are available: " in condition["message"]
+    event = await eventually(partial(event_with, condition["message"]), "the same in an Event")
     assert (event["type"], event["regarding"]["name"]) == ("Warning", "large-0")
     (roomy,) = await cluster_outside.add_nodes(1, cpu="4")
     assert await cluster_outside.all_bound(["large-0"]) == {"large-0": roomy}

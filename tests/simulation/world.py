@@ -26,7 +26,7 @@ from berth.settings.settings import NatsSettings, Numbers, Settings
 from berth_binder import service as binder_service
 from berth_binder.settings import binder_settings
 from berth_metrics_collector import service as collector_service
-from berth_metrics_collector.nodenames import NodeNames
+from berth_metrics_collector.nodenames import MirroredNodes
 from berth_metrics_collector.poller import MatchedSamples
 from berth_metrics_collector.queries import configured_queries
 from berth_metrics_collector.samples import NodeSamples
@@ -80,9 +80,9 @@ class QuietLinks:
 
     def __init__(self, *_args: Any, **_more: Any) -> None: ...
 
-    async def poll(self, nodes: NodeNames) -> MatchedSamples:
+    async def poll(self, nodes: MirroredNodes) -> MatchedSamples:
         sample = Bandwidth(receive=1e6, transmit=1e6, capacity=1.25e8, sampled_at=patches.true_time())
-        return MatchedSamples(found=NodeSamples(samples=dict.fromkeys(sorted(nodes.names), sample)))
+        return MatchedSamples(found=NodeSamples(samples=dict.fromkeys(sorted(nodes.names.names), sample)))
 
 
 class SlowExtenders:

@@ -181,6 +181,9 @@ containers:
   {{- if $.Values.plugins }}
   - {name: PYTHONPATH, value: /opt/plugins}
   {{- end }}
+  {{- range .env }}
+  - {{ toJson . }}
+  {{- end }}
   ports:
   - {name: {{ $port.name }}, containerPort: {{ $port.number }}}
   {{- include "berth.probes" $port.name | nindent 2 }}
@@ -216,7 +219,7 @@ volumes:
 {{- end }}
 
 {{/* A Deployment of one of the four services. Call with a dict: root, name, values, user, and for what differs: token,
-spread (whenUnsatisfiable of nodes), init, volumes, replicas. */}}
+spread (whenUnsatisfiable of nodes), scales, init, env, mounts, volumes. */}}
 {{- define "berth.service" -}}
 {{- $ := .root -}}
 apiVersion: apps/v1
@@ -256,5 +259,5 @@ spec:
         {{- include "berth.replicas" .name | nindent 8 }}
       {{- $pod := dict "root" $ "name" .name "command" (list (printf "berth-%s" .name)) "user" .user }}
       {{- $pod = merge $pod (dict "account" (printf "berth-%s" .name) "resources" .values.resources) }}
-      {{- include "berth.podSpec" (merge $pod (pick . "token" "init" "volumes")) | nindent 6 }}
+      {{- include "berth.podSpec" (merge $pod (pick . "token" "init" "env" "mounts" "volumes")) | nindent 6 }}
 {{- end }}

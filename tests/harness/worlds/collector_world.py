@@ -33,6 +33,11 @@ def node_at(name: str, address: str = "", **metadata: object) -> Node:
     return Node(metadata=ObjectMeta(name=name, uid=name, **metadata), status=status)
 
 
+def mirrored(node: Node) -> bytes:
+    """A node as the watcher writes it into the mirror."""
+    return encode_entry(MirrorEntry(term=Term(1), object=msgspec.Raw(msgspec.json.encode(node))))
+
+
 class CollectorWorld:
     """The bus, the nodes and the Snapshot of a test."""
 
@@ -48,8 +53,7 @@ class CollectorWorld:
         """Write nodes as the watcher does."""
         for one in nodes:
             self.snapshot.set_node(one)
-            entry = MirrorEntry(term=Term(1), object=msgspec.Raw(msgspec.json.encode(one)))
-            await self.session.put("cluster", key("node", one.metadata.name), encode_entry(entry))
+            await self.session.put("cluster", key("node", one.metadata.name), mirrored(one))
 
     async def remove(self, name: str) -> None:
         """Remove a node as the watcher does."""

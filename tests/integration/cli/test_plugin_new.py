@@ -86,7 +86,7 @@ def test_the_plugin_of_the_tutorial_passes_its_test(package: Path):
 
 
 def test_the_remedy_of_the_guide_is_shown_as_there():
-    *_, text = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
+    *_, text, _ = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
     module = ModuleType("licenses")
     exec(text, vars(module))  # noqa: S102 - the guide's own code
     profile, snapshot = default_profile(), Snapshot()

@@ -229,7 +229,7 @@ async def is_silent(monitored: Monitored, name: str) -> None:
 
 async def test_no_alert_fires_while_all_is_well(monitored):
     await all_answered(monitored, {"samples": "berth_bandwidth_age_seconds < 5"})
-    for name in ("BerthBandwidthStale", "BerthBinderNotLeading"):
+    for name in ("BerthBandwidthStale", "BerthBinderNotLeading", "BerthWatcherNotLeading"):
         await is_silent(monitored, name)
     firing = await monitored.firing()
     assert firing.keys() <= {"BerthDeadLetters"}, "it stays for 15 minutes after the test of dead letters"

@@ -154,6 +154,7 @@ OTHER: Final[Mapping[str, tuple[Any, Mapping[str, Any]]]] = {
     "scorer.autoscaling.maxReplicas": (9, {"scorer": {"autoscaling": {"type": "hpa"}}}),
     "scorer.autoscaling.prometheus": ("http://other:9090", {"scorer": {"autoscaling": {"type": "keda"}}}),
     "scorer.resources": (RESOURCES, {}),
+    "metricsCollector.prometheusTokenSecret": ("prometheus-token", {}),
     "metricsCollector.replicas": (2, {}),
     "metricsCollector.resources": (RESOURCES, {}),
     "priorityClassName": ("", {}),
@@ -304,6 +305,18 @@ def test_console_answers_to_the_name_of_its_ingress():
     objects = charted({"console": {"ingress": {"enabled": True, "host": "berth.example.com"}}})
     (console,) = named(objects, "Deployment", "berth-console")["spec"]["template"]["spec"]["containers"]
     assert console["args"][-2:] == ["--allowed-host", "berth.example.com"]
+
+
+def test_only_the_collector_has_the_token_for_prometheus():
+    objects = charted({"metricsCollector": {"prometheusTokenSecret": "prometheus-token"}})
+    (name,) = (name for name, template in pod_templates(objects) if "prometheus-token" in json.dumps(template))
+    assert name == "Deployment/berth-metrics-collector"
+    spec = named(objects, "Deployment", "berth-metrics-collector")["spec"]["template"]["spec"]
+    (collector,) = spec["containers"]
+    (place,) = (each["mountPath"] for each in collector["volumeMounts"] if each["name"] == "prometheus")
+    assert {"name": "BERTH_PROMETHEUS_TOKEN_FILE", "value": f"{place}/token"} in collector["env"]
+    (volume,) = (each["secret"] for each in spec["volumes"] if each["name"] == "prometheus")
+    assert volume == {"secretName": "prometheus-token", "defaultMode": 0o440}
 
 
 def test_plugins_of_others_are_copied_before_each_program_starts():

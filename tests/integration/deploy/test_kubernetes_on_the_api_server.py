@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import os
 import re
+import subprocess
 from collections.abc import Iterator
 from itertools import product
 
@@ -12,7 +15,7 @@ import pytest
 from harness.servers.control_plane import ControlPlane
 from harness.worlds import manifests
 from harness.worlds.cluster_user import ClusterUser
-from harness.worlds.manifests import RIGHTS, Object, of_kind, overlay, overlays, pod_templates, secrets
+from harness.worlds.manifests import RIGHTS, Object, decoded, of_kind, overlay, overlays, pod_templates, secrets
 
 pytestmark = pytest.mark.requires("kubectl", "kubebuilder_assets")
 
@@ -49,6 +52,34 @@ async def test_the_secrets_of_the_documented_command_are_accepted(
 ):
     await add_namespace(cluster_outside, "berth")
     manifests.apply(own_control_plane, secrets(), "--dry-run=server")
+
+
+def add_the_user(control_plane: ControlPlane) -> None:
+    page = (manifests.ROOT / "docs/operating.md").read_text(encoding="utf-8")
+    (commands,) = re.findall(r"```sh\n(user=facts.*?)```", page, re.DOTALL)
+    script = ["sh", "-eu", "-c", commands.replace("-n berth", "-n upgraded")]
+    environment = {**os.environ, "KUBECONFIG": str(control_plane.kubeconfig_path)}
+    subprocess.run(script, env=environment, check=True, capture_output=True, timeout=60)
+
+
+async def test_a_user_that_a_version_adds_gets_a_password_by_the_commands_of_the_page(
+    own_control_plane: ControlPlane, cluster_outside: ClusterUser
+):
+    """The others keep theirs."""
+    await add_namespace(cluster_outside, "upgraded")
+    made = {each["metadata"]["name"]: each for each in json.loads(json.dumps(secrets("upgraded")))}
+    del made["berth-nats-facts"]
+    before = decoded(made["berth-nats-server"])
+    passwords = "".join(line for line in before["passwords.conf"].splitlines(True) if not line.startswith("facts_"))
+    made["berth-nats-server"]["data"]["passwords.conf"] = base64.b64encode(passwords.encode()).decode()
+    manifests.apply(own_control_plane, list(made.values()))
+    add_the_user(own_control_plane)
+    found = (await cluster_outside.api.get("/api/v1/namespaces/upgraded/secrets")).body["items"]
+    after = {each["metadata"]["name"]: decoded(each) for each in found}
+    password = after["berth-nats-facts"].pop("password")
+    assert len(password) == 48
+    assert after["berth-nats-facts"] == {"ca.crt": before["ca.crt"].rstrip()}
+    assert after["berth-nats-server"] == {**before, "passwords.conf": f'{passwords}facts_PASSWORD: "{password}"\n'}
 
 
 async def test_a_field_that_does_not_exist_is_refused(own_control_plane: ControlPlane, cluster_outside: ClusterUser):

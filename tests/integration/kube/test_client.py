@@ -12,14 +12,13 @@ import pytest
 from aiohttp import web
 from msgspec import structs
 
-from berth.api.pod import Pod
+from berth.api.pod import CONDITION_FENCE, Pod
 from berth.kube import connections
 from berth.kube.client import KubeClient
 from berth.kube.credentials import Access, KubeCredentials
 from berth.kube.errors import ApiRefusedError, ApiUnreachableError, missing_right
 from berth.kube.http1 import Response
 from berth.kube.writes import (
-    CONDITION_FENCE,
     bind,
     create_event,
     decode_pod,

@@ -73,7 +73,7 @@ async def test_it_rotates_and_a_file_of_several_segments_lacks_nothing(own_nats_
             code, printed = await asyncio.to_thread(recorder.end, signal.SIGTERM)
         files = recorder.segments()
     assert code == 0
-    assert re.fullmatch(rf"\d+ segments in {recorder.folder}, .*: it was stopped\n", printed)
+    assert re.fullmatch(rf"stopped: {recorder.folder} has .* kB\n", printed)
     assert said == ""
     assert not found.is_cut
     changed = [one.sequence for one in found.of("cluster") if one.sequence > found.position("cluster")]

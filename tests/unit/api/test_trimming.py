@@ -18,10 +18,12 @@ from berth.api.pod import (
     PodStatus,
     ResourceRequirements,
     Toleration,
+    is_marked_for_preemption,
 )
 from berth.api.resources import pod_requests
 from berth.api.trimming import (
     ANNOTATION_BYTES,
+    CONDITION_BYTES,
     LAST_APPLIED,
     smaller_forms,
     trim,
@@ -55,16 +57,36 @@ def test_only_the_controller_stays_among_the_owners():
     assert trim(web(owner_references=[other])).metadata.owner_references is None
 
 
-def test_conditions_of_a_pod_stay_up_to_a_number_of_bytes():
-    conditions = [PodCondition(type=f"example.com/{number}", message="m" * 1000) for number in range(1000)]
-    status = PodStatus(conditions=[PodCondition(type="PodScheduled"), *conditions], nominated_node_name="n1")
-    trimmed = trim(msgspec.structs.replace(web(annotations={"a": "b"}), status=status))
-    kept = trimmed.status.conditions
-    assert kept == status.conditions[: len(kept)]
-    assert ANNOTATION_BYTES - 2000 < sum(map(size, kept)) <= ANNOTATION_BYTES
-    assert trimmed == msgspec.structs.replace(
-        web(annotations={"a": "b"}), status=msgspec.structs.replace(status, conditions=kept)
-    )
+def foreign(number: int) -> list[PodCondition]:
+    return [PodCondition(type=f"example.com/{each}", message="m" * 1000) for each in range(number)]
+
+
+READ = [
+    PodCondition(type="PodScheduled", status="True", last_transition_time="2026-01-01T00:00:00Z"),
+    PodCondition(type="berth/fence", status="True", message="7"),
+    PodCondition(type="DisruptionTarget", status="True", reason="PreemptionByScheduler"),
+    PodCondition(type="PodResizePending", status="True", reason="Infeasible"),
+]
+
+
+def test_conditions_that_berth_reads_stay_behind_any_number_of_others():
+    status = PodStatus(conditions=[*foreign(17), *READ], nominated_node_name="n1")
+    pod = msgspec.structs.replace(web(annotations={"a": "b"}), status=status)
+    kept = msgspec.structs.replace(status, conditions=READ)
+    assert trim(pod) == trim(trim(pod)) == msgspec.structs.replace(pod, status=kept)
+    assert is_marked_for_preemption(trim(pod))
+
+
+def test_conditions_of_usual_size_all_stay():
+    pod = msgspec.structs.replace(web(), status=PodStatus(conditions=[*foreign(14), *READ]))
+    assert CONDITION_BYTES - 2000 < sum(map(size, pod.status.conditions)) <= CONDITION_BYTES
+    assert trim(pod) is pod
+
+
+def test_conditions_that_berth_reads_count_once_and_with_the_start_of_their_texts():
+    conditions = [PodCondition(type="DisruptionTarget", status="True", message=text * 9000) for text in "abc"]
+    pod = msgspec.structs.replace(web(), status=PodStatus(conditions=conditions))
+    assert trim(pod).status.conditions == [msgspec.structs.replace(conditions[0], message="a" * 1024)]
 
 
 def test_object_without_any_of_these_is_not_copied():

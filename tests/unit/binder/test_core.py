@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from berth.kube.listwatch import Deleted, Listed, Upserted
-from berth.messages.attempts import AttemptReport, Decision, Outcome, Ranked, Reason, decode, encode
+from berth.messages.attempts import AttemptReport, Candidate, Decision, Outcome, Ranked, Reason, decode, encode
 from berth_binder.attempts.attempt import MOST_HELD
 from berth_binder.cache import NODES, PODS
 from berth_binder.decisions.conflictcheck import NodeChoice
@@ -63,14 +63,18 @@ def test_ranked_pod_is_bound_to_the_first_node_then_acknowledged(bench):
 
 
 def test_decision_carries_all_that_the_ranking_reported(bench):
-    pod, ordinary = bench.show(make_pod("web")), decode(msgspec.json.encode(an_ordinary_ranking("web")), Ranked)
-    decided_otherwise = {"schema", "config", "message", "preemption", "devices", "attempt", "profile", "candidates"}
+    bench.profiles["batch"] = bench.profiles["berth"]
+    pod = bench.show(make_pod("web", spec={"scheduler_name": "batch"}))
+    ordinary = decode(msgspec.json.encode(an_ordinary_ranking("web")), Ranked)
+    candidates = [Candidate(node="n1", total=100)]
+    ranking = msgspec.structs.replace(ordinary, pod=pod, profile="batch", candidates=candidates)
+    decided_otherwise = {"schema", "config", "message", "preemption", "devices", "candidates"}
     reported = {
-        field.name: getattr(ordinary, field.name)
+        field.name: getattr(ranking, field.name)
         for field in msgspec.structs.fields(AttemptReport)
         if field.name not in decided_otherwise
     }
-    bench.take(ranked(pod, "n1", **reported))
+    bench.take(ranking)
     bench.answer(pod, 201)
     (decision,) = bench.decisions
     assert {name: getattr(decision, name) for name in reported} == reported

@@ -51,7 +51,7 @@ def test_the_configuration_serves_this_machine_only():
         'listen: "127.0.0.1:4333"',
         "max_payload: 8388608",
         "max_pending: 16777216",
-        "max_connections: 4096",
+        "max_connections: 2048",
         'http: "127.0.0.1:8333"',
         "jetstream {",
         '  store_dir: "/data/with \\"quotes\\""',

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 import pytest
 
@@ -48,10 +49,13 @@ def test_the_page_names_all_that_plugins_use_most():
     assert {"pod.spec.node_selector", "state.pod_class.requests.amounts", "node.labels", "nodes.names"} <= set(names())
 
 
-def test_the_filter_of_the_page_is_a_plugin():
-    (module,) = (
+def test_the_filter_of_the_page_is_a_plugin_and_passes_the_test_of_the_page(monkeypatch: pytest.MonkeyPatch):
+    text, test = (
         text for text in re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE) if "Licenses" in text
     )
-    there: dict[str, Any] = {}
-    exec(compile(module, "docs/plugins.md", "exec"), there)  # noqa: S102 the page is ours
-    assert isinstance(there["FACTORY"].build(None), FilterPlugin)
+    module, of_test = ModuleType("licenses"), ModuleType("test_licenses")
+    exec(compile(text, "docs/plugins.md", "exec"), vars(module))  # noqa: S102 the page is ours
+    assert isinstance(module.FACTORY.build(None), FilterPlugin)
+    monkeypatch.setitem(sys.modules, "licenses", module)
+    exec(compile(test, "docs/plugins.md", "exec"), vars(of_test))  # noqa: S102 the page is ours
+    of_test.test_a_node_without_a_free_license_is_rejected()

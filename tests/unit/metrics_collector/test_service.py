@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from structlog.testing import capture_logs
 
 from berth.api.config.networktraffic import BandwidthQuery
-from berth.bus.interface import BusRefusedError, Session, WrongLastSequenceError
+from berth.bus.interface import BusRefusedError, Entry, Session, WrongLastSequenceError
 from berth.exits import UsageError
 from berth.lifecycle.process import Process
+from berth.messages.subjects import key
 from berth_metrics_collector import service
-from berth_metrics_collector.nodenames import NodeNames
+from berth_metrics_collector.nodenames import MirroredNodes
 from berth_metrics_collector.poller import Poller, Reporter
 from berth_metrics_collector.prometheus import PrometheusError, SampleRow
 from berth_metrics_collector.queries import inventory_queries, traffic_queries
@@ -22,7 +23,7 @@ from berth_metrics_collector.settings import CollectorSettings, collector_settin
 from harness.fakes.bus_clock import ManualClock
 from harness.fakes.memory_bus import MemoryBus, MemorySession
 from harness.fakes.recording_meter import RecordingMeter
-from harness.worlds.collector_world import collecting, node_at
+from harness.worlds.collector_world import collecting, mirrored, node_at
 
 pytestmark = pytest.mark.slow  # waits in real time
 
@@ -253,8 +254,15 @@ class PollerWorld:
     def __init__(self, server: FakePrometheus, *nodes: str) -> None:
         self.meter = RecordingMeter()
         self.server = server
-        self.nodes = NodeNames([node_at(node) for node in nodes])
+        self.nodes = MirroredNodes()
+        for node in nodes:
+            self.add(node)
         self._poller = Poller(QUERY, server, Reporter(QUERY, self.meter), inventory_rounds=4)
+
+    def add(self, node: str) -> None:
+        """Add a node, as the mirror does."""
+        data = mirrored(node_at(node))
+        self.nodes.apply(Entry(key=key("node", node), data=data, sequence=1, time=datetime.fromtimestamp(NOW, UTC)))
 
     async def rounds(self, count: int) -> list[str]:
         """The messages logged in this many rounds."""
@@ -296,6 +304,20 @@ async def test_unmatched_exporters_are_logged_once_a_change_and_counted():
     assert await world.rounds(3) == []
     del world.server.rates["lonely"]
     assert await world.rounds(3) == ["nodes without a current sample"]
+
+
+async def test_a_round_during_which_nodes_come_names_no_exporter_without_a_node():
+    """At the first start the mirror fills while the collector asks Prometheus."""
+
+    class NodeComes(FakePrometheus):
+        async def query(self, promql: str) -> Sequence[SampleRow]:
+            if len(self.asked) == 10:
+                world.add("b")
+            return await super().query(promql)
+
+    world = PollerWorld(NodeComes({"a": 1.0, "b": 1.0, "printer": 1.0}), "a")
+    assert await world.rounds(1) == []
+    assert await world.rounds(2) == ["exporters that match no node"]
 
 
 async def test_a_range_too_short_for_the_scrape_interval_is_logged_once():

@@ -28,6 +28,7 @@ FOREIGN = {"process_cpu_seconds_total", "process_resident_memory_bytes"}
 ALERTS = {
     "BerthQueueGrowing",
     "BerthBinderNotLeading",
+    "BerthWatcherNotLeading",
     "BerthBandwidthStale",
     "BerthDeadLetters",
     "BerthForeignBindings",

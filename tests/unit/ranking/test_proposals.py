@@ -247,6 +247,16 @@ def test_of_proposals_without_a_decision_the_oldest_end_beyond_their_bytes(monke
     assert view_of_rankings_of_no_pods(5).snapshot.pods_on("a") == 2
 
 
+def test_rankings_that_place_their_pod_nowhere_are_forgotten_after_their_lifetime_too(snapshot, monkeypatch):
+    monkeypatch.setattr(views, "MOST_UNDECIDED", 3)
+    proposals = Proposals(snapshot)
+    for number in range(3):
+        proposals.ranked(ranked(f"none-{number}.1.1"), now=0)
+    proposals.expire(views.LIFETIME.total_seconds())
+    ended = [proposals.ranked(ranked(f"u{number}.1.1", "a"), now=40) for number in range(3)]
+    assert (ended, snapshot.pods_on("a")) == ([[], [], []], 3)
+
+
 def test_decided_proposals_do_not_count_among_those_without_a_decision(snapshot, monkeypatch):
     monkeypatch.setattr(views, "MOST_UNDECIDED", 2)
     proposals = Proposals(snapshot)

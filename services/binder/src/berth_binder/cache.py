@@ -17,7 +17,7 @@ import msgspec
 
 from berth.api.kinds import PLUGIN_KINDS, RESOURCE_CLAIM
 from berth.api.node import Node
-from berth.api.pod import Pod, bound_at, bound_at_text, is_bound, is_finished, is_gone_while_unbound
+from berth.api.pod import CONDITION_FENCE, Pod, bound_at, bound_at_text, is_bound, is_finished, is_gone_while_unbound
 from berth.api.workloads import Namespace
 from berth.cluster.devices.ledger import DeviceLedger
 from berth.cluster.devices.pools import DevicePools
@@ -32,7 +32,6 @@ from berth.kube.listwatch import (
     Undecodable,
     Upserted,
 )
-from berth.kube.writes import CONDITION_FENCE
 from berth.messages.subjects import PodSubject
 
 PODS: Final = "pod"

@@ -20,7 +20,7 @@ from typing import Any, Final
 import msgspec
 
 from berth.api.meta import ObjectMeta
-from berth.api.pod import Pod, PodCondition
+from berth.api.pod import POD_SCHEDULED, Pod, PodCondition
 from berth.clock import micro_time, whole_seconds
 from berth.errors import BerthError
 from berth.kube.client import KubeClient
@@ -358,7 +358,6 @@ INSTANCE_LIMIT: Final = 128  # characters of reportingInstance
 
 FAILED: Final = "FailedScheduling"  # reason of the Event of an unbound pod
 
-_SCHEDULED: Final = "PodScheduled"
 _FALSE: Final = "False"
 _REASONS: Final = {
     Outcome.UNSCHEDULABLE: "Unschedulable",
@@ -409,7 +408,7 @@ class ConditionRecord:
         present = self._present()
         since = present.last_transition_time if present is not None and present.status == _FALSE else None
         return PodCondition(
-            type=_SCHEDULED,
+            type=POD_SCHEDULED,
             status=_FALSE,
             reason=self.reason,
             message=self.message,
@@ -418,7 +417,7 @@ class ConditionRecord:
         )
 
     def _present(self) -> PodCondition | None:
-        return next((each for each in self.pod.status.conditions or () if each.type == _SCHEDULED), None)
+        return next((each for each in self.pod.status.conditions or () if each.type == POD_SCHEDULED), None)
 
 
 Record = EventRecord | ConditionRecord

@@ -328,14 +328,18 @@ class BinderEpoch:
                 await self._take_attempt(ranked, attempt, delivery, is_stray=is_stray)
 
     def _may_have_pod(self, delivery: Delivery, waiting: str | None) -> bool:
-        """Whether it is worth decoding; most of a flood is not. A stream holds so few messages that all may be left.
+        """Whether it is worth decoding; most of a flood is not.
 
+        A stream holds so few messages that all that a former leader left can be decoded.
         ``waiting``: uid of the pod that waits under its subject.
         """
         return waiting is not None or self._was_left(delivery) or self._is_held(delivery)
 
     def _has_pod(self, delivery: Delivery, waiting: str | None, read: DecodeError | tuple[Ranked, Attempt]) -> bool:
-        """Whether the pod waits; it may be bound if a former leader left the message: its Decision may be missing."""
+        """Whether the pod waits, or the core holds the message.
+
+        The pod may be bound if a former leader left the message: its Decision may be missing.
+        """
         match read:
             case UnknownSchemaError():
                 return waiting is not None

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 from berth.api.config.networktraffic import BandwidthQuery
 from berth.observability.logging import get_logger
 from berth.observability.metrics import Meter
-from berth_metrics_collector.nodenames import NodeNames, nodes_of
+from berth_metrics_collector.nodenames import MirroredNodes, NodeNames, nodes_of
 from berth_metrics_collector.prometheus import PrometheusError, SampleRow
 from berth_metrics_collector.queries import inventory_queries, traffic_queries
 from berth_metrics_collector.samples import (
@@ -61,8 +61,9 @@ class Poller:
         self._until_inventory = 0
         self._inventory = Inventory()
 
-    async def poll(self, nodes: NodeNames) -> MatchedSamples:
+    async def poll(self, mirrored: MirroredNodes) -> MatchedSamples:
         """The current samples by node; empty after a reported error."""
+        nodes, arrivals = mirrored.names, mirrored.arrivals
         try:
             if self._until_inventory <= 0:
                 await self._read_inventory()
@@ -74,7 +75,7 @@ class Poller:
         self._until_inventory -= 1
         self._expire_inventory(values.targets)
         matched = self._match(values, nodes)
-        self._reporter.matched(matched)
+        self._reporter.matched(matched, complete=mirrored.arrivals == arrivals)
         return matched
 
     def _match(self, values: TrafficValues, nodes: NodeNames) -> MatchedSamples:
@@ -154,7 +155,8 @@ class Reporter:
                 reason=str(error),
             )
 
-    def matched(self, matched: MatchedSamples) -> None:
+    def matched(self, matched: MatchedSamples, *, complete: bool) -> None:
+        """``complete``: no node came during the round; a new cluster's come within a second."""
         counts = {
             "known": matched.found.samples,
             "missing": matched.missing,
@@ -163,6 +165,8 @@ class Reporter:
         }
         for state, found in counts.items():
             self._meter.set("berth_bandwidth_nodes", len(found), query=self._query.token, state=state)
+        if not complete:
+            return
         self._list("nodes without a current sample", "missing", matched.missing)
         self._list("exporters that match no node", "unmatched", matched.unmatched)
         labels, remedy = list(matched.found.differing), "select one by the argument labels of NetworkTraffic"

@@ -169,7 +169,7 @@ class Collector:
 
     async def _poll(self, poller: Poller, store: SampleStore) -> MatchedSamples:
         """One round: poll, write newer samples, remove deleted nodes' samples."""
-        matched = await poller.poll(self._nodes.names)
+        matched = await poller.poll(self._nodes)
         await asyncio.gather(*(self._write(store, write) for write in store.writes(matched.found.samples)))
         await asyncio.gather(*(self._remove(removal) for removal in store.removals(self._nodes.names.names)))
         return matched

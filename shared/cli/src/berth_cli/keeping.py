@@ -65,8 +65,8 @@ class Keeping:
             )
             async with _serving(self._health):
                 await until_stopped(self._read(keeper))
-            count, size = folder.summary
-        print_line(f"{count} segments in {self.folder}, {amount_of_bytes(size)}: it was stopped")
+            size = folder.size
+        print_line(f"stopped: {self.folder} has {amount_of_bytes(size)}")
 
     async def _read(self, keeper: Keeper) -> None:
         while True:

@@ -18,9 +18,9 @@ PROGRAM: Final = "nats-server"
 LOOPBACK: Final = "127.0.0.1"
 # Bytes that wait for one connection; a connection that reads nothing is closed there. The server's default is 64 MB.
 MOST_PENDING_BYTES: Final = 16 * MEBIBYTE
-# Connections of a server, also of clients without a login, which cost up to 32 KiB each until the server ends them 2 s
-# later. Further ones are refused. The server's default is 65,536.
-MOST_CONNECTIONS: Final = 4096
+# Connections of a server, also of clients without a login, which cost up to 44 KiB each until the server ends them, up
+# to 5 s later. Further ones are refused. The server's default is 65,536.
+MOST_CONNECTIONS: Final = 2048
 MOST_PAYLOAD_BYTES: Final = 8 * MEBIBYTE  # by default; an unfinished message costs the server its size
 # Messages that wait to be stored in one stream; further ones are refused. What a stream delivers and answers waits
 # behind them: with the server's default of 100,000 a hostile scorer's flood holds up deliveries for seconds (ADR 65).

@@ -246,6 +246,15 @@ class PodSpec(Trimmed, frozen=True, kw_only=True):
     termination_grace_period_seconds: Int64 | None = None
 
 
+POD_SCHEDULED: Final = "PodScheduled"
+DISRUPTION_TARGET: Final = "DisruptionTarget"
+RESIZE_PENDING: Final = "PodResizePending"
+# Condition by which a new binder voids its predecessor's Bindings (docs/protocol.md, 5). Its message is the epoch.
+CONDITION_FENCE: Final = "berth/fence"
+# All types of conditions by which berth decides: a pod with many conditions keeps these alone.
+READ_CONDITIONS: Final = frozenset({POD_SCHEDULED, DISRUPTION_TARGET, RESIZE_PENDING, CONDITION_FENCE})
+
+
 class PodCondition(Trimmed, frozen=True, kw_only=True):
     """A condition of the pod, such as PodScheduled or berth's fence."""
 
@@ -394,17 +403,11 @@ def unix_seconds(text: str | None) -> float:
         return LONG_AGO
 
 
-_POD_SCHEDULED: Final = "PodScheduled"
-
-
 def _bound_by_condition(pod: Pod) -> str | None:
     for condition in pod.status.conditions or ():
-        if condition.type == _POD_SCHEDULED and condition.status == "True" and condition.last_transition_time:
+        if condition.type == POD_SCHEDULED and condition.status == "True" and condition.last_transition_time:
             return condition.last_transition_time
     return None
-
-
-DISRUPTION_TARGET: Final = "DisruptionTarget"
 
 
 PREEMPTION_BY_SCHEDULER: Final = "PreemptionByScheduler"

@@ -20,6 +20,8 @@ import msgspec
 from berth.api.meta import NOT_KEPT, KubernetesObject, ObjectMeta, Trimmed
 from berth.api.node import Node
 from berth.api.pod import (
+    READ_CONDITIONS,
+    RESIZE_PENDING,
     Affinity,
     Container,
     ContainerPort,
@@ -44,6 +46,7 @@ LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 # 500 did with all annotations that the API server takes.
 ANNOTATION_BYTES: Final = 16 * 1024
 CONDITION_BYTES: Final = 16 * 1024  # of a pod's conditions as JSON; usual ones take 1 KiB
+CONDITION_TEXT: Final = 1024  # characters of each text of a condition in a pod with more; berth writes no longer ones
 # Characters of an annotation that is left out first; annotations that plugins read are shorter.
 LONG: Final = 256
 # Host ports in the smallest form of a pod, about 80 bytes each.
@@ -56,11 +59,11 @@ def trim(thing: T, size: int | None = None) -> T:
     """The object without kubectl's annotation and without owners but its controller; itself if it has neither.
 
     Above ANNOTATION_BYTES the longest annotations are left out, except of a node, whose annotations an administrator
-    wrote. Above CONDITION_BYTES so are the last conditions of a pod. ``size``: the object's bytes as JSON, if known: in
-    a small object neither is measured.
+    wrote. Above CONDITION_BYTES a pod keeps only the conditions that berth reads. ``size``: the object's bytes as JSON,
+    if known: in a small object neither is measured.
     """
     if isinstance(thing, Pod) and thing.status.conditions and (size is None or size > CONDITION_BYTES):
-        thing = _with_first_conditions(thing, thing.status.conditions)  # type: ignore[assignment]  # T is Pod here
+        thing = _with_fewer_conditions(thing, thing.status.conditions)  # type: ignore[assignment]  # T is Pod here
     annotations, owners = thing.metadata.annotations, thing.metadata.owner_references
     has_last_applied = annotations is not None and LAST_APPLIED in annotations
     has_other_owners = owners is not None and not all(owner.controller for owner in owners)
@@ -80,13 +83,24 @@ def trim(thing: T, size: int | None = None) -> T:
     return _with_metadata(thing, metadata)
 
 
-def _with_first_conditions(pod: Pod, conditions: list[PodCondition]) -> Pod:
-    taken = accumulate(len(_encode(each)) for each in conditions)
-    kept = [each for each, together in zip(conditions, taken, strict=True) if together <= CONDITION_BYTES]
-    if len(kept) == len(conditions):
+def _with_fewer_conditions(pod: Pod, conditions: list[PodCondition]) -> Pod:
+    if sum(len(_encode(each)) for each in conditions) <= CONDITION_BYTES:
         return pod
-    status = msgspec.structs.replace(pod.status, conditions=kept)
+    first: dict[str, PodCondition] = {}
+    for each in conditions:
+        if each.type in READ_CONDITIONS:
+            first.setdefault(each.type, _with_short_texts(each))
+    status = msgspec.structs.replace(pod.status, conditions=list(first.values()))
     return msgspec.structs.replace(pod, status=status)
+
+
+def _with_short_texts(condition: PodCondition) -> PodCondition:
+    return msgspec.structs.replace(
+        condition,
+        status=condition.status[:CONDITION_TEXT],
+        reason=condition.reason[:CONDITION_TEXT],
+        message=condition.message[:CONDITION_TEXT],
+    )
 
 
 def _shortest(annotations: dict[str, str]) -> dict[str, str]:
@@ -248,7 +262,6 @@ def _minimal(pod: Pod) -> Pod:
     )
 
 
-_RESIZE_PENDING: Final = "PodResizePending"
 _INFEASIBLE: Final = "Infeasible"
 
 
@@ -368,5 +381,5 @@ def _most(spec: Quantities | None, *reported: Quantities | None, infeasible: boo
 
 
 def _is_infeasible(status: PodStatus) -> bool:
-    pending = next((each for each in status.conditions or () if each.type == _RESIZE_PENDING), None)
+    pending = next((each for each in status.conditions or () if each.type == RESIZE_PENDING), None)
     return pending is not None and pending.reason == _INFEASIBLE

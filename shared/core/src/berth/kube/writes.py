@@ -16,6 +16,7 @@ import msgspec
 
 from berth.api.kinds import POD
 from berth.api.pod import (
+    CONDITION_FENCE,
     DISRUPTION_TARGET,
     PREEMPTION_BY_SCHEDULER,
     ContainerExtendedResourceRequest,
@@ -30,10 +31,6 @@ from berth.kube.client import DEFAULT_TIMEOUT, MERGE_PATCH, STRATEGIC_MERGE_PATC
 from berth.kube.errors import refusal
 from berth.kube.http1 import Response
 from berth.kube.listwatch import ObjectDecoder, Undecodable
-
-# Condition by which a new binder voids its predecessor's Bindings (docs/protocol.md, 5). Its message is the epoch.
-CONDITION_FENCE = "berth/fence"
-
 
 _decoder = ObjectDecoder(POD)
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -83,6 +83,13 @@ class _DecisionKept:
     removed_at: datetime | None = None
 
 
+class _Undecided(NamedTuple):
+    """The last RANKED of a pod."""
+
+    size: int  # bytes
+    expires: float  # monotonic seconds
+
+
 class Proposals:
     """The proposals, counted in a Snapshot. ``now`` is in monotonic seconds."""
 
@@ -93,7 +100,7 @@ class Proposals:
         self._lifetime = lifetime.total_seconds()
         self.nominations = NominationProposals(snapshot, self._lifetime)
         self._by_uid: dict[str, Proposal] = {}
-        self._undecided: dict[str, int] = {}  # by uid in order of arrival, the bytes of the last RANKED
+        self._undecided: dict[str, _Undecided] = {}  # by uid, in order of arrival
         self._undecided_bytes = 0
         self._decided: OrderedDict[str, _DecisionKept] = OrderedDict()
         self._mirrored: set[str] = set()
@@ -107,11 +114,11 @@ class Proposals:
         """Count a RANKED of this scorer or a peer; ``size``: its bytes. Returns uids whose proposals end for it."""
         attempt = Attempt.parse(message.attempt)
         self._rank(message, attempt, now)
-        return self._bound_undecided(attempt.uid, size)
+        return self._bound_undecided(attempt.uid, size, now)
 
-    def _bound_undecided(self, uid: str, size: int) -> list[str]:
+    def _bound_undecided(self, uid: str, size: int, now: float) -> list[str]:
         self._is_decided(uid)
-        self._undecided[uid] = size
+        self._undecided[uid] = _Undecided(size, expires=now + self._lifetime)
         self._undecided_bytes += size
         ended: list[str] = []
         while len(self._undecided) > MOST_UNDECIDED or self._undecided_bytes > MOST_UNDECIDED_BYTES:
@@ -121,7 +128,8 @@ class Proposals:
         return ended
 
     def _is_decided(self, uid: str) -> None:
-        self._undecided_bytes -= self._undecided.pop(uid, 0)
+        if (undecided := self._undecided.pop(uid, None)) is not None:
+            self._undecided_bytes -= undecided.size
 
     def _rank(self, message: Ranked | RankedSummary, attempt: Attempt, now: float) -> None:
         self._rank_nomination(message, attempt, now)
@@ -189,8 +197,8 @@ class Proposals:
         for uid in found:
             self._end(uid)
         found += self.nominations.expire(now)
-        for uid in found:
-            self._is_decided(uid)
+        while self._undecided and next(iter(self._undecided.values())).expires <= now:
+            self._is_decided(next(iter(self._undecided)))
         return found
 
     def withdraw(self, uid: str) -> None:

@@ -73,9 +73,8 @@ class SegmentFolder:
         self._keep = keep
 
     @property
-    def summary(self) -> tuple[int, int]:
-        there = segments_in(self.path)
-        return len(there), sum(_size(each) for each in there)
+    def size(self) -> int:
+        return sum(_size(each) for each in segments_in(self.path))
 
     def next_path(self, at: datetime) -> Path:
         number = max((each.number for each in segments_in(self.path)), default=0) + 1
