@@ -20,11 +20,11 @@ from urllib.parse import quote
 import msgspec
 
 from berth.api.devices import FINALIZER, AllocationResult, ClaimConsumer, ResourceClaim
-from berth.api.pod import Pod
+from berth.api.pod import CONDITION_FENCE, Pod
 from berth.clock import whole_seconds
 from berth.kube.client import MERGE_PATCH, STRATEGIC_MERGE_PATCH, KubeClient
 from berth.kube.http1 import Response
-from berth.kube.writes import CONDITION_FENCE, conflict
+from berth.kube.writes import conflict
 
 PROTOBUF: Final = "application/vnd.kubernetes.protobuf"
 
