@@ -28,7 +28,6 @@ HEADING = "\n## An account for `berth up`\n"
 READY_SECONDS = 60.0
 SELECTED = "volume.kubernetes.io/selected-node"
 CLAIM = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
-GPU = "example.com/gpu"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/berth/leases"
 THEIRS = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
@@ -154,7 +153,9 @@ async def volumes_are_found_and_requested(seen: ClusterUser) -> None:
 async def devices_are_given_and_given_back(seen: ClusterUser) -> None:
     """A claim of one pod, one whose parameters no JSON patch can keep, and an extended resource."""
     node, resources = seen.nodes[0], "/apis/resource.k8s.io/v1"
-    await made(seen, f"{resources}/deviceclasses", {"metadata": {"name": "gpu"}, "spec": {"extendedResourceName": GPU}})
+    name, extended_name = f"gpu-{seen.namespace}", f"example.com/gpu-{seen.namespace}"
+    device_class = {"metadata": {"name": name}, "spec": {"extendedResourceName": extended_name}}
+    await made(seen, f"{resources}/deviceclasses", device_class)
     pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
     spec = {
         "driver": "d.example.com",
@@ -164,20 +165,20 @@ async def devices_are_given_and_given_back(seen: ClusterUser) -> None:
     }
     await made(seen, f"{resources}/resourceslices", {"metadata": {"name": node}, "spec": spec})
     claims = f"{resources}/namespaces/{seen.namespace}/resourceclaims"
-    request = {"name": "r", "exactly": {"deviceClassName": "gpu"}}
+    request = {"name": "r", "exactly": {"deviceClassName": name}}
     opaque = {"driver": "d.example.com", "parameters": {"note": "a < b"}}
-    for name, config in (("plain", []), ("odd", [{"opaque": opaque}])):
-        body = {"metadata": {"name": name}, "spec": {"devices": {"requests": [request], "config": config}}}
+    for claim, config in (("plain", []), ("odd", [{"opaque": opaque}])):
+        body = {"metadata": {"name": claim}, "spec": {"devices": {"requests": [request], "config": config}}}
         await made(seen, claims, body)
     pods = [("one", "plain"), ("two", "odd"), ("three", "odd")]
-    for name, claim in pods:
+    for pod, claim in pods:
         entry = {"name": "gpu", "resourceClaimName": claim}
         await seen.create(
-            [seen.pod(name, cpu="1m", spec={"resourceClaims": [entry], "terminationGracePeriodSeconds": 0})]
+            [seen.pod(pod, cpu="1m", spec={"resourceClaims": [entry], "terminationGracePeriodSeconds": 0})]
         )
     extended = seen.pod("extended", cpu="1m", spec={"terminationGracePeriodSeconds": 0})
     for amounts in ("requests", "limits"):
-        extended["spec"]["containers"][0]["resources"].setdefault(amounts, {})[GPU] = "1"
+        extended["spec"]["containers"][0]["resources"].setdefault(amounts, {})[extended_name] = "1"
     await seen.create([extended])
     await seen.all_bound(["one", "two", "three", "extended"])
     found = {each["metadata"]["name"]: each for each in (await seen.api.get(claims)).body["items"]}
@@ -187,8 +188,8 @@ async def devices_are_given_and_given_back(seen: ClusterUser) -> None:
         result["device"] for claim in found.values() for result in claim["status"]["allocation"]["devices"]["results"]
     ]
     assert sorted(given) == ["gpu-0", "gpu-1", "gpu-2"]
-    pod = (await seen.api.get(f"/api/v1/namespaces/{seen.namespace}/pods/extended")).body
-    assert pod["status"]["extendedResourceClaimStatus"]["resourceClaimName"] in found
+    shown = (await seen.api.get(f"/api/v1/namespaces/{seen.namespace}/pods/extended")).body
+    assert shown["status"]["extendedResourceClaimStatus"]["resourceClaimName"] in found
 
 
 async def add_volume(seen: ClusterUser, name: str) -> str:
