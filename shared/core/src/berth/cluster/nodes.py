@@ -22,7 +22,7 @@ from berth.api.resources import CPU, LARGE, MEMORY, counted
 from berth.cluster.columns import ALLOCATABLE, NONZERO, REQUESTED, AmountColumns, FeatureSet, LabelColumn, TaintSet
 from berth.cluster.pods import PlacedPod
 from berth.cluster.snapshot import Snapshot
-from berth.cluster.topologycounts import PodGroup
+from berth.cluster.topologycounts import LabelGroup
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 
@@ -274,7 +274,7 @@ class RemovedPods:
 
     pods: Amount
     requested: Callable[[str], Amount]
-    count: Callable[[Callable[[PodGroup], int]], Amount]
+    count: Callable[[Callable[[LabelGroup], int]], Amount]
 
 
 class NodesWithoutPods(Nodes):

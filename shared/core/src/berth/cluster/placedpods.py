@@ -14,7 +14,7 @@ from berth.api.pod import Pod, priority_of, unix_seconds
 from berth.cluster.columns import grown
 from berth.cluster.pods import EquivalenceClass, PlacedPod
 from berth.cluster.snapshot import Snapshot
-from berth.cluster.topologycounts import PodGroup
+from berth.cluster.topologycounts import LabelGroup
 
 # The row of an unused element.
 NOWHERE: Final = -1
@@ -65,9 +65,9 @@ class PlacedPods:
         self.classes = np.zeros(_FIRST_CAPACITY, dtype=np.int64)
         self.groups = np.zeros(_FIRST_CAPACITY, dtype=np.int64)
         self.pod_classes: list[EquivalenceClass] = []
-        self.pod_groups: list[PodGroup] = []
+        self.pod_groups: list[LabelGroup] = []
         self._class_numbers: dict[EquivalenceClass, int] = {}
-        self._group_numbers: dict[PodGroup, int] = {}
+        self._group_numbers: dict[LabelGroup, int] = {}
         self._free = list(range(_FIRST_CAPACITY))
         self._of_row: dict[int, list[int]] = {}
 
@@ -97,7 +97,7 @@ class PlacedPods:
             self.pod_classes.append(pod_class)
         return number
 
-    def _number_of_group(self, group: PodGroup) -> int:
+    def _number_of_group(self, group: LabelGroup) -> int:
         number = self._group_numbers.get(group)
         if number is None:
             number = self._group_numbers[group] = len(self.pod_groups)

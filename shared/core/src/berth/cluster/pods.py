@@ -31,7 +31,7 @@ from berth.api.selectors import (
     compile_preferred,
 )
 from berth.cluster.columns import HostPort, host_ports
-from berth.cluster.topologycounts import PodGroup
+from berth.cluster.topologycounts import LabelGroup
 
 _encode = msgspec.json.Encoder().encode
 
@@ -219,7 +219,7 @@ class PlacedPod(msgspec.Struct, frozen=True, kw_only=True):
     pod: Pod
     row: int
     pod_class: EquivalenceClass
-    group: PodGroup
+    group: LabelGroup
     bound_at: float | None = None
 
 
@@ -280,7 +280,7 @@ class PodVolumes:
             del self._users[claim]
 
 
-def deduplicated(pod: Pod, pod_class: EquivalenceClass, group: PodGroup) -> Pod:
+def deduplicated(pod: Pod, pod_class: EquivalenceClass, group: LabelGroup) -> Pod:
     """The pod with parts equal to its class's spec or its group's last metadata replaced by those objects.
 
     The node's name is left out, and volumes that no plugin reads (tokens, configuration).
@@ -290,7 +290,7 @@ def deduplicated(pod: Pod, pod_class: EquivalenceClass, group: PodGroup) -> Pod:
     return msgspec.structs.replace(pod, metadata=metadata, spec=_spec(pod.spec, pod_class))
 
 
-def _metadata(own: ObjectMeta, group: PodGroup) -> ObjectMeta:
+def _metadata(own: ObjectMeta, group: LabelGroup) -> ObjectMeta:
     last = group.last
     if last is None:
         return own

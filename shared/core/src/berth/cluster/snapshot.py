@@ -34,7 +34,7 @@ from berth.cluster.pods import (
     deduplicated,
     has_source,
 )
-from berth.cluster.topologycounts import PodGroups
+from berth.cluster.topologycounts import LabelGroups
 
 
 class NamedObject(Protocol):
@@ -192,7 +192,7 @@ class Snapshot:
         self.columns = NodeColumns()  # the numbers of all nodes, by row
         self.rows = Rows()  # assigns each node its row
         self.size = 0  # number of rows, including rows without a node; an attribute, because every view reads it
-        self.groups = PodGroups(self.labels_of_namespace)  # pods by labels and row
+        self.groups = LabelGroups(self.labels_of_namespace)  # pods by labels and row
         self.groups.reserve(self.columns.capacity)
         self.images = Images()  # images by row
         self.host_ports = HostPorts()  # taken ports by row

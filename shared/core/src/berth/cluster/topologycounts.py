@@ -46,7 +46,7 @@ _MAX_CACHED: Final = 4096
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class PodGroup:
+class LabelGroup:
     """Placed pods of one namespace, one set of labels and the same pod affinities.
 
     ``counts``: row to number of pods, without zeros. ``terminating`` pods form a group of their own, because spread
@@ -90,7 +90,7 @@ class PodsMatching:
     def __hash__(self) -> int:
         return self._hash
 
-    def times(self, group: PodGroup, labels_of: LabelsOfNamespace) -> int:
+    def times(self, group: LabelGroup, labels_of: LabelsOfNamespace) -> int:
         """1 for a group whose pods match, otherwise 0."""
         if self.living and group.terminating:
             return 0
@@ -121,17 +121,17 @@ class PodsWithTerm:
 PodQuery = PodsMatching | PodsWithTerm
 
 
-class PodGroups:
+class LabelGroups:
     """All groups with pods, by namespace."""
 
     def __init__(self, labels_of: LabelsOfNamespace) -> None:
         self._labels_of = labels_of
-        self._by_namespace: dict[str, dict[GroupKey, PodGroup]] = {}
+        self._by_namespace: dict[str, dict[GroupKey, LabelGroup]] = {}
         self._topology_counts = TopologyCounts(labels_of)
         self._terms = PlacedPodTerms(labels_of)
         self.namespaces = 0  # the version of the namespaces' labels
 
-    def of(self, pod: Pod) -> PodGroup:
+    def of(self, pod: Pod) -> LabelGroup:
         """The pod's group; a new one is stored when first counted. Affinity above the limits is left out."""
         affinity = _pod_terms(pod.spec.affinity)
         key = (
@@ -140,9 +140,9 @@ class PodGroups:
             pod.metadata.deletion_timestamp is not None,
             _encode(affinity) if affinity else b"",
         )
-        return self._by_namespace.get(key[0], {}).get(key) or PodGroup(key, affinity)
+        return self._by_namespace.get(key[0], {}).get(key) or LabelGroup(key, affinity)
 
-    def count(self, group: PodGroup, row: int, by: int) -> None:
+    def count(self, group: LabelGroup, row: int, by: int) -> None:
         """Count pods of the group on a row, or remove them from it."""
         if not group.counts:
             self._add(group)
@@ -178,25 +178,25 @@ class PodGroups:
         """Make room for this many rows."""
         self._topology_counts.reserve(capacity)
 
-    def in_namespace(self, namespace: str) -> Iterable[PodGroup]:
+    def in_namespace(self, namespace: str) -> Iterable[LabelGroup]:
         return self._by_namespace.get(namespace, {}).values()
 
-    def all(self) -> Iterable[PodGroup]:
+    def all(self) -> Iterable[LabelGroup]:
         return (group for groups in self._by_namespace.values() for group in groups.values())
 
-    def _counted_by(self, query: PodQuery) -> Iterable[tuple[PodGroup, int]]:
+    def _counted_by(self, query: PodQuery) -> Iterable[tuple[LabelGroup, int]]:
         if isinstance(query, PodsWithTerm):
             return self._terms.groups_with(query.point, query.term)
         named = query.namespaces
         groups = self.all() if named is None else chain.from_iterable(map(self.in_namespace, named))
         return ((group, 1) for group in groups if query.times(group, self._labels_of))
 
-    def _add(self, group: PodGroup) -> None:
+    def _add(self, group: LabelGroup) -> None:
         self._by_namespace.setdefault(group.namespace, {})[group.key] = group
         self._topology_counts.join(group)
         self._terms.add(group)
 
-    def _remove(self, group: PodGroup) -> None:
+    def _remove(self, group: LabelGroup) -> None:
         groups = self._by_namespace[group.namespace]
         del groups[group.key]
         self._topology_counts.leave(group)
@@ -230,7 +230,7 @@ class TopologyCounts:
         self._by_query.move_to_end(query)
         return counter
 
-    def make(self, query: PodQuery, counted: Iterable[tuple[PodGroup, int]], namespaces: int) -> PodCounts:
+    def make(self, query: PodQuery, counted: Iterable[tuple[LabelGroup, int]], namespaces: int) -> PodCounts:
         """Count the pods of these groups, each that often, and keep the counts up to date from here on."""
         if query in self._by_query:
             self._drop(query)
@@ -245,7 +245,7 @@ class TopologyCounts:
             self._drop(next(iter(self._by_query)))
         return counter
 
-    def join(self, group: PodGroup) -> None:
+    def join(self, group: LabelGroup) -> None:
         """Include a new group's pods from now on; it is still empty."""
         of_namespace = self._by_namespace.get(group.namespace, {})
         for query, counter in chain(of_namespace.items(), self._of_any_namespace.items()):
@@ -256,7 +256,7 @@ class TopologyCounts:
             if holders is not None:
                 holders.include(group, times)
 
-    def leave(self, group: PodGroup) -> None:
+    def leave(self, group: LabelGroup) -> None:
         """Drop a group without pods."""
         for counter in group.counters:
             counter.groups.discard(group)
@@ -296,9 +296,9 @@ class PodCounts:
     def __init__(self, capacity: int, namespaces_seen: int) -> None:
         self.namespaces_seen = namespaces_seen
         self.counts: Counts = np.zeros(capacity, dtype=np.int32)
-        self.groups: set[PodGroup] = set()
+        self.groups: set[LabelGroup] = set()
 
-    def include(self, group: PodGroup, times: int) -> None:
+    def include(self, group: LabelGroup, times: int) -> None:
         """Count the group's pods from now on, each that often."""
         self.groups.add(group)
         group.counters[self] = times
@@ -313,7 +313,7 @@ class PlacedPodTerms:
 
     def __init__(self, labels_of: LabelsOfNamespace) -> None:
         self._labels_of = labels_of
-        self._groups: dict[AffinityTermKind, dict[AffinityTerm, dict[PodGroup, int]]] = {
+        self._groups: dict[AffinityTermKind, dict[AffinityTerm, dict[LabelGroup, int]]] = {
             kind: {} for kind in AffinityTermKind
         }
         # By namespace; "" for terms about any.
@@ -324,7 +324,7 @@ class PlacedPodTerms:
         self._cached: OrderedDict[tuple[AffinityTermKind, str, LabelItems], tuple[object, tuple[AffinityTerm, ...]]]
         self._cached = OrderedDict()
 
-    def add(self, group: PodGroup) -> None:
+    def add(self, group: LabelGroup) -> None:
         for kind, term, times in group.distinct_terms():
             groups = self._groups[kind].setdefault(term, {})
             if not groups:
@@ -333,7 +333,7 @@ class PlacedPodTerms:
                     self._changed[key] = next(self._changes)
             groups[group] = times
 
-    def remove(self, group: PodGroup) -> None:
+    def remove(self, group: LabelGroup) -> None:
         for kind, term, _ in group.distinct_terms():
             groups = self._groups[kind][term]
             del groups[group]
@@ -349,7 +349,7 @@ class PlacedPodTerms:
     def have(self, point: AffinityTermKind) -> bool:
         return bool(self._groups[point])
 
-    def groups_with(self, point: AffinityTermKind, term: AffinityTerm) -> Collection[tuple[PodGroup, int]]:
+    def groups_with(self, point: AffinityTermKind, term: AffinityTerm) -> Collection[tuple[LabelGroup, int]]:
         """The groups whose pods have the term, and how often each pod has it."""
         return self._groups[point].get(term, {}).items()
 

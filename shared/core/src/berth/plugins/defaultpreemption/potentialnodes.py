@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from berth.cluster.nodes import Amount, Mask, RemovedPods, RowIndex
 from berth.cluster.placedpods import PlacedPods
-from berth.cluster.topologycounts import PodGroup
+from berth.cluster.topologycounts import LabelGroup
 from berth.framework.interface import DryRun
 from berth.plugins.defaultpreemption.victims import PRIORITY_OFFSET, Cost, DisruptionBudgets
 
@@ -181,7 +181,7 @@ class LowerPriorityPods:
         np.maximum.at(largest, self.positions, self._amounts_of(resource))
         return largest
 
-    def _counted(self, times: Callable[[PodGroup], int], among: Mask | None = None) -> Amount:
+    def _counted(self, times: Callable[[LabelGroup], int], among: Mask | None = None) -> Amount:
         """float64[rows]: the pods, each counted ``times`` of its group."""
         of_group = np.array([times(group) for group in self._pod_groups], dtype=np.float64)
         weights = of_group[self.groups] if among is None else of_group[self.groups] * among

@@ -16,7 +16,7 @@ from berth.cluster.nodes import NodeInfo
 from berth.cluster.placedpods import started_at
 from berth.cluster.pods import PlacedPod
 from berth.cluster.snapshot import Snapshot
-from berth.cluster.topologycounts import PodGroup
+from berth.cluster.topologycounts import LabelGroup
 from berth.framework.interface import DryRun, DryRunNode
 from berth.framework.status import Status
 
@@ -118,7 +118,7 @@ class DisruptionBudgets:
             (violating if self._violates(placed.pod, left) else others).append(placed)
         return violating, others
 
-    def forbids(self, group: PodGroup) -> bool:
+    def forbids(self, group: LabelGroup) -> bool:
         """Whether evicting any pod of the group violates a budget on its own."""
         return any(
             budget.allowed <= 0 and not budget.disrupted and budget.pods.matches(group.labels)

@@ -19,7 +19,7 @@ from berth.api.pod import Pod
 from berth.api.selectors import AffinityTerm, AffinityTermKind, AffinityTerms
 from berth.cluster.nodes import Mask, Nodes, RemovedPods
 from berth.cluster.snapshot import Snapshot
-from berth.cluster.topologycounts import PodGroup, PodQuery, PodsMatching, PodsWithTerm, label_items
+from berth.cluster.topologycounts import LabelGroup, PodQuery, PodsMatching, PodsWithTerm, label_items
 from berth.plugins.domains import DomainSums
 
 
@@ -111,7 +111,7 @@ class AffinityCounts:
     def existing_anti_affinity_violated_without(self, pod: Pod, nodes: Nodes, removed: RemovedPods) -> Mask:
         snapshot = nodes.snapshot
 
-        def times(group: PodGroup, key: str) -> int:
+        def times(group: LabelGroup, key: str) -> int:
             terms = (term for term in group.terms.required_anti_affinity if term.topology_key == key)
             return sum(_matches(term, pod, snapshot) for term in terms)
 
