@@ -192,6 +192,7 @@ def pod(name: str) -> Body:
         "hostNetwork": False,
         "hostUsers": True,
         "terminationGracePeriodSeconds": 30,
+        "schedulingGroup": {"podGroupName": "crew"},
     }
     body["status"] = {
         "phase": "Pending",

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from berth.api.meta import NOT_KEPT, Int32, Int64, LabelSelector, ObjectMeta, SelectorRequirement, Trimmed
+from berth.api.meta import NOT_KEPT, Int32, Int64, LabelSelector, Name, ObjectMeta, SelectorRequirement, Trimmed
 
 # Resource name to quantity as written (500m, 1Gi, 2); berth.api.resources reads them.
 Quantities = dict[str, str | int | float]
@@ -220,6 +220,14 @@ class PodResourceClaim(Trimmed, frozen=True, kw_only=True):
     resource_claim_template_name: str | None = None
 
 
+class PodSchedulingGroup(Trimmed, frozen=True, kw_only=True):
+    """The PodGroup of ``scheduling.k8s.io`` that the pod belongs to. Never changes."""
+
+    pod_group_name: Name = ""
+
+
+# A preemptionPolicy: the pod evicts no others.
+PREEMPT_NEVER: Final = "Never"
 # Kubernetes' schedulerName for a pod without one; kube-scheduler's default profile.
 DEFAULT_SCHEDULER: Final = "default-scheduler"
 
@@ -240,6 +248,7 @@ class PodSpec(Trimmed, frozen=True, kw_only=True):
     topology_spread_constraints: list[TopologySpreadConstraint] | None = None
     scheduling_gates: list[PodSchedulingGate] | None = None
     resource_claims: list[PodResourceClaim] | None = None
+    scheduling_group: PodSchedulingGroup | None = None
     volumes: list[Volume] | None = None
     host_network: bool = False
     host_users: bool | None = None

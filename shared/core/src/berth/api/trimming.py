@@ -247,6 +247,7 @@ def _minimal(pod: Pod) -> Pod:
             node_name=spec.node_name,
             priority=spec.priority,
             preemption_policy=spec.preemption_policy,
+            scheduling_group=spec.scheduling_group,
             containers=[
                 Container(
                     resources=ResourceRequirements(requests=dict(islice((requests or {}).items(), MOST_RESOURCES))),

@@ -98,11 +98,18 @@ class EquivalenceClasses:
         return found
 
     def _intern(self, spec: PodSpec, *, placed: bool) -> EquivalenceClass:
-        if spec.volumes is not None or spec.resource_claims is not None or (placed and spec.node_name):
+        if (
+            spec.volumes is not None
+            or spec.resource_claims is not None
+            or spec.scheduling_group is not None
+            or (placed and spec.node_name)
+        ):
             node_name = "" if placed else spec.node_name
             # Pods of a workload may name their own claims each.
             claims = _SOME_CLAIMS if spec.resource_claims else None
-            spec = msgspec.structs.replace(spec, volumes=None, resource_claims=claims, node_name=node_name)
+            spec = msgspec.structs.replace(
+                spec, volumes=None, resource_claims=claims, scheduling_group=None, node_name=node_name
+            )
         key = _encode(spec)
         known = self._classes.get(key)
         if known is None:
@@ -113,7 +120,7 @@ class EquivalenceClasses:
 class EquivalenceClass:
     """A spec and the values derived from it.
 
-    Names, uids, labels, the node, volumes and the names of resource claims are not part of a class.
+    Names, uids, labels, the node, volumes, the pod group and the names of resource claims are not part of a class.
     """
 
     def __init__(self, key: bytes, spec: PodSpec) -> None:
@@ -306,9 +313,14 @@ def _metadata(own: ObjectMeta, group: LabelGroup) -> ObjectMeta:
 
 def _spec(own: PodSpec, pod_class: EquivalenceClass) -> PodSpec:
     volumes = [volume for volume in own.volumes or () if has_source(volume)]
-    if not volumes and not own.resource_claims:
+    if not volumes and not own.resource_claims and own.scheduling_group is None:
         return pod_class.spec
-    return msgspec.structs.replace(pod_class.spec, volumes=volumes or None, resource_claims=own.resource_claims)
+    return msgspec.structs.replace(
+        pod_class.spec,
+        volumes=volumes or None,
+        resource_claims=own.resource_claims,
+        scheduling_group=own.scheduling_group,
+    )
 
 
 def has_source(volume: Volume) -> bool:

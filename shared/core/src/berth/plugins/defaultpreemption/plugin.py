@@ -15,7 +15,7 @@ from typing import ClassVar, Final
 import numpy as np
 
 from berth.api.config.types import Point
-from berth.api.pod import Pod, is_being_preempted, priority_of
+from berth.api.pod import PREEMPT_NEVER, Pod, is_being_preempted, priority_of
 from berth.cluster.columns import hash_of
 from berth.cluster.nodes import RowIndex, info_of_row, node_info
 from berth.cluster.placedpods import PlacedPods
@@ -34,7 +34,6 @@ from berth.plugins.defaultpreemption.victims import (
 from berth.plugins.factory import Args, PluginFactory, with_args
 
 NAME: Final = "DefaultPreemption"
-NEVER: Final = "Never"
 # Candidates about which extenders are asked at once: the search for more would hold up other pods in the binder's loop.
 ASKED_AT_ONCE: Final = 100
 NOT_ELIGIBLE_BY_POLICY: Final = "preemption: not eligible due to preemptionPolicy=Never."
@@ -68,7 +67,7 @@ class DefaultPreemption(PostFilterPlugin):
         self, state: CycleState, pod: Pod, snapshot: Snapshot, diagnosis: Diagnosis, dry_run: DryRun
     ) -> PostFilterResult:
         """A nomination, or the reasons against one. Keeps a nomination with victims that still terminate."""
-        if pod.spec.preemption_policy == NEVER:
+        if pod.spec.preemption_policy == PREEMPT_NEVER:
             return PostFilterResult(message=NOT_ELIGIBLE_BY_POLICY)
         if _waits_for_victims(pod, snapshot, diagnosis, dry_run):
             return PostFilterResult(Nomination(pod.status.nominated_node_name), NOT_ELIGIBLE_TERMINATING)
@@ -86,13 +85,13 @@ class DefaultPreemption(PostFilterPlugin):
 
     def confirm(self, pod: Pod, node: str, dry_run: DryRun) -> Nomination | None:
         info = node_info(dry_run.snapshot, node)
-        if info is None or pod.spec.preemption_policy == NEVER:
+        if info is None or pod.spec.preemption_policy == PREEMPT_NEVER:
             return None
         found = victims_on(info, dry_run, _budgets_of(dry_run.snapshot))
         return _nomination(found, dry_run.snapshot) if isinstance(found, Victims) else None
 
     def choose(self, pod: Pod, proposed: str, diagnosis: Diagnosis, dry_run: DryRun) -> Nomination | None:
-        if pod.spec.preemption_policy == NEVER:
+        if pod.spec.preemption_policy == PREEMPT_NEVER:
             return None
         snapshot, rows = dry_run.snapshot, diagnosis.resolvable_rows()
         search, enough = _CandidateSearch(snapshot, dry_run), self._args.enough(len(rows))
@@ -104,7 +103,7 @@ class DefaultPreemption(PostFilterPlugin):
     ) -> list[Nomination]:
         snapshot, rows = dry_run.snapshot, diagnosis.resolvable_rows()
         most = self._args.enough(len(rows)) - len(asked)
-        if pod.spec.preemption_policy == NEVER or most <= 0:
+        if pod.spec.preemption_policy == PREEMPT_NEVER or most <= 0:
             return []
         rows = rows[~np.isin(rows, [row for row in snapshot.rows.of_all(asked) if row is not None])]
         found = _CandidateSearch(snapshot, dry_run).some(rows, most, first=snapshot.rows.of(proposed))
