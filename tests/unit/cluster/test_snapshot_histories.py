@@ -38,6 +38,29 @@ KINDS = (
 
 
 @settings(max_examples=often(20))
+@given(st.lists(events, max_size=15), st.lists(events, min_size=1, max_size=10), st.lists(events, max_size=10))
+def test_a_copy_changes_apart(history, of_the_copy, of_the_original):
+    original = Snapshot()
+    for key in LABELS:
+        original.label_column(key)
+    for event in history:
+        event(original)
+    copy, expected = original.copied(), Snapshot()
+    assert picture(copy) == picture(original)
+    for event in (*history, *of_the_copy):
+        event(expected)
+    for event in of_the_copy:
+        picture(copy)
+        event(copy)
+    before = picture(copy)
+    assert before == picture(expected)
+    for event in of_the_original:
+        event(original)
+    assert picture(copy) == before
+    assert picture(original) == picture(rebuilt(original))
+
+
+@settings(max_examples=often(20))
 @given(st.just([]) | st.builds(lambda snapshot: [snapshot], snapshots()), st.lists(events, min_size=5, max_size=20))
 def test_any_history_ends_where_a_fresh_start_would(begun, history):
     followed = begun[0] if begun else Snapshot()

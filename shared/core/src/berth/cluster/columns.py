@@ -84,6 +84,11 @@ class Rows:
     def size(self) -> int:
         return len(self.names)
 
+    def copied(self) -> Rows:
+        copy = Rows()
+        copy._rows, copy._free, copy.names = self._rows.copy(), self._free.copy(), self.names.copy()
+        return copy
+
     def of(self, name: str) -> int | None:
         return self._rows.get(name)
 
@@ -142,6 +147,22 @@ class NodeColumns:
         self.taint_sets: ValuesInUse[TaintSet] = ValuesInUse(())
         self.feature_sets: ValuesInUse[FeatureSet] = ValuesInUse(frozenset())
         self.labels = LabelColumns()
+
+    def copied(self) -> NodeColumns:
+        copy = NodeColumns()
+        copy.capacity, copy.names_written = self.capacity, self.names_written
+        copy.allocatable, copy.requested = self.allocatable.copied(), self.requested.copied()
+        copy.nothing = self.nothing.copy()
+        copy.nonzero_cpu, copy.nonzero_memory = self.nonzero_cpu.copy(), self.nonzero_memory.copy()
+        copy.pods, copy.allowed_pods = self.pods.copy(), self.allowed_pods.copy()
+        copy.exists, copy.unschedulable, copy.ready = self.exists.copy(), self.unschedulable.copy(), self.ready.copy()
+        copy.taints, copy.declared_features = self.taints.copy(), self.declared_features.copy()
+        copy.name_hash, copy.tie_hash = self.name_hash.copy(), self.tie_hash.copy()
+        copy.large = {row: amounts.copy() for row, amounts in self.large.items()}
+        copy._named = self._named.copy()
+        copy.taint_sets, copy.feature_sets = self.taint_sets.copied(), self.feature_sets.copied()
+        copy.labels = self.labels.copied()
+        return copy
 
     def reserve(self, rows: int) -> None:
         """Make room for at least this many rows, by doubling."""
@@ -263,6 +284,12 @@ class AmountColumns:
         self._built: OrderedDict[str, Amount] = OrderedDict()
         self._nothing: Amount = np.zeros(capacity, dtype=np.float64)
 
+    def copied(self) -> AmountColumns:
+        copy = AmountColumns(self._capacity)
+        copy.always = {name: column.copy() for name, column in self.always.items()}
+        copy._amounts = {resource: amounts.copy() for resource, amounts in self._amounts.items()}
+        return copy
+
     def __iter__(self) -> Iterator[str]:
         """The resources that have an amount in some row, and those that always have a column."""
         return iter((*self.always, *self._amounts))
@@ -330,6 +357,13 @@ class LabelColumns:
         self._keys_of_row: dict[int, tuple[str, ...]] = {}
         self._absent = LabelColumn(_FIRST_CAPACITY)
 
+    def copied(self) -> LabelColumns:
+        copy = LabelColumns()
+        copy._columns = OrderedDict((key, column.copied()) for key, column in self._columns.items())
+        copy._keys, copy._keys_of_row = self._keys.copy(), self._keys_of_row.copy()
+        copy._absent = self._absent.copied()
+        return copy
+
     def of(self, key: str, labels: Iterable[tuple[int, Mapping[str, str]]], capacity: int) -> LabelColumn:
         """The column of a key, built from every row's labels on first use."""
         column = self._columns.get(key)
@@ -383,6 +417,12 @@ class LabelColumn:
         self._whole_numbers: npt.NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         self._is_whole: npt.NDArray[np.bool_] = np.zeros(0, dtype=np.bool_)
 
+    def copied(self) -> LabelColumn:
+        copy = LabelColumn(0)
+        copy.codes, copy.values, copy._ids = self.codes.copy(), self.values.copy(), self._ids.copy()
+        copy._whole_numbers, copy._is_whole = self._whole_numbers, self._is_whole  # replaced and never written
+        return copy
+
     @property
     def whole_numbers(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
         """By code: each value as Gt and Lt read it, and whether it is a whole number.
@@ -426,6 +466,12 @@ class ValuesInUse(Generic[Value]):
         self._numbers: dict[Hashable, int] = {}
         self._rows: list[int] = [0]  # by number, how many rows have it
         self._free: list[int] = []
+
+    def copied(self) -> ValuesInUse[Value]:
+        copy = ValuesInUse(self.values[0])
+        copy.values, copy._keys, copy._numbers = self.values.copy(), self._keys.copy(), self._numbers.copy()
+        copy._rows, copy._free = self._rows.copy(), self._free.copy()
+        return copy
 
     def replace(self, before: int, key: Hashable, value: Value) -> int:
         """The number of the value that a row has now, in place of the number ``before``; the empty ``key`` has 0."""
@@ -502,6 +548,13 @@ class HostPorts:
 
     def __init__(self) -> None:
         self._taken: dict[tuple[str, int], dict[int, Counter[str]]] = {}
+
+    def copied(self) -> HostPorts:
+        copy = HostPorts()
+        copy._taken = {
+            port: {row: addresses.copy() for row, addresses in rows.items()} for port, rows in self._taken.items()
+        }
+        return copy
 
     def count(self, ports: Iterable[HostPort], row: int, by: int) -> None:
         """Add the ports of a pod to a row (``by`` 1) or remove them (-1)."""

@@ -27,6 +27,11 @@ class Images:
         self._holders: dict[str, ImageNodes] = {}
         self._columns: OrderedDict[str, Sizes] = OrderedDict()
 
+    def copied(self) -> Images:
+        copy = Images()
+        copy._holders = {name: holders.copied() for name, holders in self._holders.items()}
+        return copy
+
     def deduplicated(self, images: list[ContainerImage]) -> list[ContainerImage]:
         """The same images, with entries equal to another node's replaced by that node's object."""
         return [self._shared(image) for image in images]
@@ -102,6 +107,11 @@ class ImageNodes:
 
     def __len__(self) -> int:
         return len(self._rows)
+
+    def copied(self) -> ImageNodes:
+        copy = ImageNodes(self.image)
+        copy._rows, copy._sizes = self._rows[:], self._sizes[:]
+        return copy
 
     def add(self, row: int, size: int) -> None:
         self._rows.append(row)

@@ -48,6 +48,15 @@ class LiveData:
         self._fact_bytes = 0
         self.now = 0.0
 
+    def copied(self, rows: Rows, columns: NodeColumns) -> LiveData:
+        """A copy for a copy of the Snapshot, which has these rows and columns."""
+        copy = LiveData(rows, columns)
+        copy.now = self.now
+        copy._bandwidth = {query: samples.copied(rows, columns) for query, samples in self._bandwidth.items()}
+        copy._facts = {source: facts.copy() for source, facts in self._facts.items()}
+        copy._written, copy._fact_bytes = self._written.copy(), self._fact_bytes
+        return copy
+
     def observe_time(self, now: float) -> None:
         """Advance the time; ``now``: of a received message, in Unix seconds."""
         self.now = max(self.now, now)
@@ -138,6 +147,11 @@ class BandwidthColumns:
         self._names_seen = 0
         self.version = 0
         self._changed: dict[int, int] = {}  # row to the version that wrote it last, in that order
+
+    def copied(self, rows: Rows, columns: NodeColumns) -> BandwidthColumns:
+        copy = BandwidthColumns(rows, columns)
+        copy._samples, copy._unknown = self._samples.copy(), self._unknown.copy()
+        return copy
 
     def set(self, node: str, sample: Bandwidth | None) -> None:
         """``None`` removes the node's sample."""

