@@ -12,11 +12,11 @@ from collections import Counter
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
-from berth.api.meta import NAME_CHARACTERS, Int32, Name, ObjectMeta, Trimmed
+from berth.api.meta import Int32, Name, ObjectMeta, Trimmed
 from berth.api.pod import PREEMPT_NEVER, Pod, Quantities, is_finished, priority_of
 from berth.api.resources import Amounts, read_amounts
 
@@ -32,6 +32,9 @@ MOST_MEMBERS: Final = 2000
 MOST_RESOURCES: Final = 32
 # Seconds after which a rest without a place is reported, where the group says none.
 DEFAULT_TIMEOUT_SECONDS: Final = 60
+
+# A domain of 253 characters, a slash, and a name of 63.
+LabelKey = Annotated[str, msgspec.Meta(max_length=317)]
 
 _LABEL_KEY: Final = re.compile(
     r"(?:[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
@@ -124,7 +127,7 @@ class GroupKey(NamedTuple):
 class Topology(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A node label whose value all members must share, or should if it is not ``required``."""
 
-    key: Name
+    key: LabelKey
     required: bool = True
 
 
@@ -265,7 +268,7 @@ def _constrained_topology(constraints: SchedulingConstraints | None, problems: l
 
 
 def _topology(key: str, path: str, problems: list[str], *, required: bool = True) -> Topology | None:
-    if len(key) > NAME_CHARACTERS + 64 or not _LABEL_KEY.fullmatch(key):
+    if not _LABEL_KEY.fullmatch(key):
         problems.append(f"{path}: want the key of a node label, got {key!r:.80}")
         return None
     return Topology(key=key, required=required)

@@ -18,7 +18,7 @@ import numpy as np
 from berth.api.devices import Allocations
 from berth.api.pod import Pod
 from berth.api.podlimits import refusal
-from berth.cluster.nodes import Nodes, info_of_row, node_info
+from berth.cluster.nodes import Mask, Nodes, info_of_row, node_info
 from berth.cluster.snapshot import Snapshot
 from berth.framework.equivalencecache import ClassResults, EquivalenceCache
 from berth.framework.extending import Extension
@@ -109,6 +109,7 @@ class RankOptions:
     may_preempt: bool = True  # run PostFilter if no node is feasible
     extension: Extension | None = None  # the extenders' answers about the pod
     unasked: bool = False  # count nodes that extenders were not asked about
+    only: Mask | None = None  # bool[rows]: no other node may be chosen, and all of these are scored
     detail: Detail | None = None  # the result for every node
     timing: Timing | None = None  # the duration of each extension point
 
@@ -293,6 +294,8 @@ def _rank(cycle: _Cycle, attempt: Attempt) -> Ranking:
     cycle.timing.end()
     if cycle.options.detail is not None:
         cycle.options.detail.add_diagnosis(feasible.diagnosis(), snapshot.rows.names)
+    if cycle.options.only is not None:
+        feasible.mask = feasible.mask & cycle.options.only
     passed = feasible.mask
     if cycle.options.extension is not None:
         feasible.mask = passed & cycle.options.extension.mask(snapshot, unasked=cycle.options.unasked)
@@ -328,7 +331,8 @@ def _found(cycle: _Cycle, feasible: FeasibleNodes, count: int) -> tuple[Nodes, i
     """The nodes to score, and the number evaluated to find them: all, unless the profile has a percentage."""
     snapshot, profile = cycle.snapshot, cycle.profile
     evaluated = snapshot.node_count if cycle.found.nodes is None else len(cycle.found.nodes)
-    searched = cycle.options.extension is not None  # extenders were asked about the nodes that the search found
+    # Extenders were asked about the nodes that the search found; a group's members do not move the search of others.
+    searched = cycle.options.extension is not None or cycle.options.only is not None
     wanted = count if searched else nodes_to_find(evaluated, profile.percentage_of_nodes_to_score)
     if count > wanted:
         chosen = profile.search.find(feasible.mask, snapshot.columns.exists[: snapshot.size], wanted)

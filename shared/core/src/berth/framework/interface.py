@@ -228,6 +228,14 @@ class VectorFilterPlugin(FilterPlugin):
 
     sums_only: ClassVar[bool] = False
 
+    def counted_amounts(self, state: CycleState) -> Mapping[str, int]:
+        """By resource, the least that must be free on every node that takes the pod; after PreFilter.
+
+        Of a plugin with ``sums_only``: by these sums the plan of a group knows where not all of its pods can fit.
+        """
+        del state
+        return {}
+
     @abstractmethod
     def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
         """One verdict per node, in the order of ``nodes``; called for all rows, or for changed ones."""

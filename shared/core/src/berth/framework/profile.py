@@ -204,14 +204,16 @@ class Profile:
     # Whether the node with fewer pods wins among equal totals: no plugin prefers nodes with more.
     fewer_pods_first: bool = field(init=False)
 
-    _cycle: tuple[Plugin, ...] = field(init=False)  # the plugins of the scheduling cycle
+    _ranking: tuple[Plugin, ...] = field(init=False)  # the plugins that filter and score
+    _cycle: tuple[Plugin, ...] = field(init=False)  # the plugins of the scheduling cycle, also those after a rejection
     _particular: tuple[tuple[str, int], ...] = field(init=False)  # of plugins that only some pods need: their traits
     _left_out: dict[int, frozenset[str]] = field(init=False, default_factory=dict)  # by the traits of the pod
 
     def __post_init__(self) -> None:
         """Compute all that follows from the plugins once, so that no cycle does."""
         scoring = (*self.pre_scores, *(score.plugin for score in self.scores))
-        self._cycle = (*self.pre_filters, *self.filters, *self.post_filters, *scoring)
+        self._ranking = (*self.pre_filters, *self.filters, *scoring)
+        self._cycle = (*self._ranking, *self.post_filters)
         called = dict.fromkeys((*self._cycle, *self.reserves, *self.permits, *self.pre_binds))
         self._particular = tuple((p.name, int(p.only_for or 0)) for p in called if self._may_be_left_out(p))
         self._find_events()
@@ -256,6 +258,11 @@ class Profile:
             known = frozenset([name for name, only_for in self._particular if not only_for & traits])
             self._left_out[traits] = known
         return known
+
+    def is_row_local_for(self, traits: int) -> bool:
+        """Whether no plugin of a cycle looks beyond a row for pods with these traits: their labels do not matter."""
+        left_out = self.left_out(traits)
+        return all(plugin.is_row_local or plugin.name in left_out for plugin in self._ranking)
 
     def pre_enqueues_of(self, pod: Pod) -> Sequence[PreEnqueuePlugin]:
         """The PreEnqueue plugins; for a pod without gates and claims, without those that matter to no such pod."""

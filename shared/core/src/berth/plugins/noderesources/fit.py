@@ -9,7 +9,7 @@ in NodeResourcesBalancedAllocation, and everywhere once the pod is placed.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Final, Protocol, TypeVar
@@ -99,6 +99,10 @@ class NodeResourcesFit(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, Vector
         """Never Skip, because a node may have too many pods."""
         state.write(WANTED, self._wanted(state.pod_class.requests))
         return PreFilterResult()
+
+    def counted_amounts(self, state: CycleState) -> Mapping[str, int]:
+        """Without resources that DeviceClasses may serve in place of the node."""
+        return {name: amount for name, amount in state.read(WANTED) if not may_be_served(name)}
 
     def filter(self, state: CycleState, pod: Pod, node: NodeInfo) -> Status:
         missing = [TOO_MANY_PODS] if node.pods + 1 > node.allowed_pods else []

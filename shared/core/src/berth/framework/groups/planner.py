@@ -1,0 +1,320 @@
+"""The plan of a group on one Snapshot (docs/adr/0071-a-group-is-planned-as-one.md).
+
+Members are placed class by class, each where it would go by itself, and all that are pending are tried; ``need`` of
+them with a place is success. One order refuses what another places, so that there are up to four, each in the domains
+that bounds leave. The plan is made in steps, and depends neither on their length nor on a clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from berth.api.pod import Pod
+from berth.api.podgroups import MOST_MEMBERS, too_many_members
+from berth.cluster.nodes import Mask
+from berth.cluster.pods import Trait
+from berth.cluster.snapshot import Snapshot
+from berth.framework.cycle import RankOptions, rank
+from berth.framework.groups.domains import Domain, Domains, domains_of
+from berth.framework.groups.question import GroupClass, GroupQuestion, classes_of, measured
+from berth.framework.groups.workspace import MemberError, Steps, Workspace
+from berth.framework.profile import Profile
+from berth.framework.status import NO_NODES, Diagnosis
+from berth.messages.attempts import Candidate, Rejection
+from berth.messages.groups import (
+    MOST_ALTERNATES,
+    MOST_CLASSES,
+    Alternate,
+    ClassPlan,
+    GroupPlan,
+    PlannedMember,
+)
+
+# Cycles of a plan. 2,000 members in four orders, which take two seconds at 5,000 nodes.
+MOST_STEPS: Final = 8000
+
+_CLAIMING: Final = int(Trait.RESOURCE_CLAIMS | Trait.EXTENDED_RESOURCES)
+
+Planning = Generator[None, None, GroupPlan]
+
+
+def plan(
+    question: GroupQuestion, snapshot: Snapshot, profile: Profile, *, may_continue: Callable[[], bool] = lambda: True
+) -> Planning:
+    """Make a plan, or say why there is none. Yields when ``may_continue`` says that its time is over.
+
+    From the first time on it works on a copy. The Snapshot is as before whenever this yields or returns. Groups with
+    devices are planned in one piece, because a copy has no assumed devices. Raises no exception.
+    """
+    workspace = Workspace(snapshot, profile, question.attempt)
+    planner = _Planner(question, workspace)
+    may_detach = not any(snapshot.traits_of(pod) & _CLAIMING for pod in question.members)
+    try:
+        for _ in planner.run():
+            if may_detach and not may_continue():
+                workspace.detach()
+                yield
+    except MemberError as error:
+        return planner.failed(str(error))
+    finally:
+        workspace.undo()
+    return planner.result
+
+
+def plan_at_once(question: GroupQuestion, snapshot: Snapshot, profile: Profile) -> GroupPlan:
+    """The same plan without a pause."""
+    planning = plan(question, snapshot, profile)
+    while True:
+        try:
+            next(planning)
+        except StopIteration as end:
+            found: GroupPlan = end.value
+            return found
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """One order in one domain. ``places``: by class, its members' nodes in the order in which they were placed."""
+
+    domain: Domain
+    order: Sequence[GroupClass]
+    placed: dict[GroupClass, int] = field(default_factory=dict)
+    missing: dict[GroupClass, Pod] = field(default_factory=dict)  # the first member without a place
+    rejections: dict[GroupClass, tuple[Rejection, ...]] = field(default_factory=dict)
+
+    @property
+    def count(self) -> int:
+        return sum(self.placed.values())
+
+
+class _Planner:
+    def __init__(self, question: GroupQuestion, workspace: Workspace) -> None:
+        self._question = question
+        self._workspace = workspace
+        self._classes: list[GroupClass] = []
+        self._steps = 0
+        self._orders = 0
+        self._best: _Attempt | None = None
+        self.result = GroupPlan(need=question.need)
+
+    def failed(self, error: str) -> GroupPlan:
+        return GroupPlan(need=self._question.need, error=error, orders=self._orders, steps=self._steps)
+
+    def run(self) -> Steps:
+        """Set ``result``.
+
+        Raises:
+            MemberError: a member cannot be ranked.
+        """
+        snapshot, question = self._workspace.snapshot, self._question
+        by_class = classes_of(question, snapshot)
+        if too_much := _too_much(len(question.members), len(by_class)):
+            self.result = self.failed(too_much)
+            return
+        if not snapshot.node_count:
+            self.result = GroupPlan(need=question.need, message=NO_NODES, is_impossible=True)
+            return
+        for number, pods in enumerate(by_class):
+            self._classes.append(measured(number, pods, self._workspace))
+            yield from self._step()
+        domains = domains_of(question, self._classes, self._workspace.snapshot)
+        for order in self._order_by_order():
+            self._orders += 1
+            for domain in domains.tried:
+                yield from self._try(order, domain, domains)
+                if self._best is not None and self._best.count >= question.need:
+                    yield from self._succeed(self._best, domains)
+                    return
+                self._workspace.undo()
+                if self._steps >= MOST_STEPS:
+                    break
+            if self._steps >= MOST_STEPS or not domains.tried:
+                break
+        if self._best is None and domains.best is not None:
+            # Bounds rule it out; people want to know who has no place.
+            yield from self._try(self._by_scarcity(), domains.best, domains)
+            self._workspace.undo()
+        self.result = self._explained(domains)
+
+    def _step(self) -> Steps:
+        self._steps += 1
+        yield
+
+    def _order_by_order(self) -> list[Sequence[GroupClass]]:
+        """The distinct orders: by scarcity, the largest first, those that others follow first, reversed."""
+        scarce = self._by_scarcity()
+        largest = sorted(scarce, key=lambda each: -each.share)
+        leaders = sorted(scarce, key=lambda each: each.follows)
+        distinct = {tuple(each.number for each in order): order for order in (scarce, largest, leaders, scarce[::-1])}
+        return list(distinct.values())
+
+    def _by_scarcity(self) -> list[GroupClass]:
+        return sorted(self._classes, key=lambda each: each.scarcity)
+
+    def _try(self, order: Sequence[GroupClass], domain: Domain, domains: Domains) -> Steps:
+        """Place the members, and leave them placed."""
+        attempt = _Attempt(domain, order)
+        left = len(self._question.members)
+        for each in order:
+            if self._best is not None and attempt.count + left < self._question.need:
+                return  # an earlier attempt explains as well what is missing
+            left -= len(each.pods)
+            attempt.placed[each] = 0
+            for run in each.runs:
+                yield from self._place(attempt, each, run, domains)
+        if self._best is None or attempt.count > self._best.count:
+            self._best = attempt
+
+    def _place(self, attempt: _Attempt, of_class: GroupClass, pods: Sequence[Pod], domains: Domains) -> Steps:
+        done = 0
+        for rows in (attempt.domain.rows,) if domains.outside is None else (attempt.domain.rows, domains.outside):
+            placing = self._workspace.place_alike(pods[done:], rows)
+            try:
+                while True:
+                    next(placing)
+                    yield from self._step()
+            except StopIteration as end:
+                done += end.value
+            if done == len(pods):
+                break
+        attempt.placed[of_class] += done
+        if done < len(pods) and of_class not in attempt.missing:
+            attempt.missing[of_class] = pods[done]
+            attempt.rejections[of_class] = self._rejections(pods[done], rows)
+            yield from self._step()
+
+    def _rejections(self, pod: Pod, rows: Mask) -> tuple[Rejection, ...]:
+        """Why none of these rows takes the pod now."""
+        snapshot = self._workspace.snapshot
+        cycle = self._workspace.cycle_of(pod)
+        diagnosis = Diagnosis(int(np.count_nonzero(rows)))
+        if cycle.found.rejection is not None:
+            diagnosis.add(cycle.found.rejection, np.flatnonzero(rows))
+        else:
+            for entry in self._workspace.guarded(pod, lambda: cycle.feasible().diagnosis()).entries:
+                diagnosis.add(entry.status, entry.rows[rows[entry.rows]])
+        return diagnosis.rejections(snapshot.rows.names)
+
+    def _succeed(self, attempt: _Attempt, domains: Domains) -> Steps:
+        """The plan, with alternates as the nodes are once all members are placed."""
+        nodes = _NodeTable()
+        number_of = {pod.uid: each.number for each in self._classes for pod in each.pods}
+        placed = self._workspace.placed
+        members = [PlannedMember(each.pod.uid, number_of[each.pod.uid], nodes.number(each.node)) for each in placed]
+        rows = attempt.domain.rows if domains.outside is None else domains.outside
+        classes: list[ClassPlan] = []
+        for each in self._classes:
+            found = self._alternates(each, rows)
+            fits = self._fits(each, found)
+            yield from self._step()
+            classes.append(
+                ClassPlan(
+                    members=len(each.pods),
+                    placed=attempt.placed[each],
+                    example=attempt.missing.get(each, each.pods[0]).metadata.name,
+                    alternates=[
+                        Alternate(nodes.number(one.node), one.total, one.pods, one.loss, count)
+                        for one, count in zip(found, fits, strict=True)
+                    ],
+                    scores=found[0].scores if found else {},
+                    rejections=list(attempt.rejections.get(each, ())),
+                )
+            )
+        self.result = GroupPlan(
+            need=self._question.need,
+            nodes=nodes.names,
+            members=members,
+            classes=classes,
+            topology_key=domains.key,
+            domain=attempt.domain.name,
+            note=domains.note,
+            orders=self._orders,
+            steps=self._steps,
+            devices={each.pod.uid: each.devices for each in placed if each.devices},
+        )
+
+    def _alternates(self, of_class: GroupClass, rows: Mask) -> Sequence[Candidate]:
+        pod = of_class.pods[0]
+        options = RankOptions(best=MOST_ALTERNATES, explained=1, may_preempt=False, only=rows)
+        another = self._workspace.unplaced(pod)
+        ranking = rank(
+            another, self._workspace.snapshot, self._workspace.profile, attempt=self._question.attempt, options=options
+        )
+        if ranking.error:
+            raise MemberError(f"{pod.key}: {ranking.error}")
+        return ranking.candidates
+
+    def _fits(self, of_class: GroupClass, alternates: Sequence[Candidate]) -> list[int]:
+        """How many more members of the class each of these nodes takes, as far as its sums say."""
+        snapshot = self._workspace.snapshot
+        cycle = self._workspace.cycle_of(self._workspace.unplaced(of_class.pods[0]))
+        among = np.zeros(snapshot.size, dtype=np.bool_)
+        places = [row for each in alternates if (row := snapshot.rows.of(each.node)) is not None]
+        among[places] = True
+        room = cycle.room(among, len(of_class.pods)) if cycle.is_countable else among.astype(np.float64)
+        return [max(1, int(room[row])) for row in places]
+
+    def _explained(self, domains: Domains) -> GroupPlan:
+        """Why there is no plan."""
+        question, best = self._question, self._best
+        if best is None:
+            message = f"no node has the label {domains.key}"
+            return GroupPlan(need=question.need, message=message, topology_key=domains.key, is_impossible=True)
+        where = f" in the best domain, {domains.key} {best.domain.name}" if domains.key else ""
+        parts = [f"{best.count} of {question.need} have a place{where}"]
+        for each, pod in best.missing.items():
+            count = len(each.pods) - best.placed[each]
+            parts.append(f"{count} like {pod.metadata.name} do not fit: {_reasons(best.rejections[each])}")
+        parts += [domains.shortage] if domains.shortage else []
+        if domains.is_impossible:
+            parts.append("no order of placing them would do")
+        else:
+            parts.append(f"no placement found in {self._orders} order{'s' * (self._orders > 1)}")
+        classes = [
+            ClassPlan(
+                members=len(each.pods),
+                placed=best.placed.get(each, 0),
+                example=best.missing.get(each, each.pods[0]).metadata.name,
+                rejections=list(best.rejections.get(each, ())),
+            )
+            for each in self._classes
+        ]
+        return GroupPlan(
+            need=question.need,
+            classes=classes,
+            topology_key=domains.key,
+            domain=best.domain.name,
+            note=domains.note,
+            message="; ".join(parts),
+            is_impossible=domains.is_impossible,
+            orders=self._orders,
+            steps=self._steps,
+        )
+
+
+class _NodeTable:
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._numbers)
+
+    def number(self, node: str) -> int:
+        return self._numbers.setdefault(node, len(self._numbers))
+
+
+def _too_much(members: int, classes: int) -> str:
+    if members > MOST_MEMBERS:
+        return too_many_members(members)
+    if classes > MOST_CLASSES:
+        return f"the group has more than a plan can take: {classes} kinds of members (at most {MOST_CLASSES})"
+    return ""
+
+
+def _reasons(rejections: Sequence[Rejection]) -> str:
+    return ", ".join(f"{each.nodes} {each.reason}" for each in rejections) or "no node is left"
