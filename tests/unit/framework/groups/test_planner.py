@@ -1,0 +1,363 @@
+"""Plans of groups: which members go where, and why there is no plan."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import ClassVar
+
+import msgspec
+import pytest
+
+from berth.api.devices import (
+    CelSelector,
+    ClaimMeta,
+    DeviceClaim,
+    DeviceClass,
+    DeviceClassSpec,
+    DeviceRequest,
+    ExactDeviceRequest,
+    ExpressionSelector,
+    ResourceClaim,
+    ResourceClaimSpec,
+    ResourcePool,
+    ResourceSlice,
+    ResourceSliceSpec,
+    SliceDevice,
+)
+from berth.api.meta import ObjectMeta
+from berth.api.node import Node
+from berth.api.pod import Pod, PodResourceClaim
+from berth.cluster.devices.ledger import DeviceLedger
+from berth.cluster.nodes import NodeInfo
+from berth.cluster.snapshot import Snapshot
+from berth.framework.groups.planner import plan, plan_at_once
+from berth.framework.interface import FilterPlugin
+from berth.framework.status import SUCCESS, CycleState, Status
+from berth.messages.groups import GroupPlan
+from harness.builders.groups import RACK, a_question, apart, members, nodes_of, racks, together
+from harness.builders.objects import a_node, a_pod
+from harness.builders.profiles import default_profile, profile_of
+
+PROFILE = default_profile()
+CPU_REQUEST = "spec.containers[0].resources.requests.cpu"
+
+
+def racks_of(found: GroupPlan) -> Counter[str]:
+    return Counter(node.split("n")[0] for node in nodes_of(found).values())
+
+
+def test_all_members_get_a_node():
+    snapshot = racks([0, 0], [0, 0])
+    found = plan_at_once(a_question(members(16, cpu="1")), snapshot, PROFILE)
+    assert set(Counter(nodes_of(found).values()).values()) == {4}
+    assert (found.message, found.error, found.orders) == ("", "", 1)
+    assert (snapshot.pod_count, found.classes[0].placed, found.classes[0].alternates) == (0, 16, [])
+
+
+def test_one_member_too_many_and_none_has_a_node():
+    found = plan_at_once(a_question(members(17, cpu="1")), racks([0, 0], [0, 0]), PROFILE)
+    assert not found.is_found
+    assert found.message == (
+        "16 of 17 have a place; 1 like m016 do not fit: 4 Insufficient cpu; no order of placing them would do"
+    )
+    assert found.is_impossible
+    assert [(each.plugin, each.nodes) for each in found.classes[0].rejections] == [("NodeResourcesFit", 4)]
+
+
+def test_what_is_needed_has_a_place_and_the_others_are_said():
+    found = plan_at_once(a_question(members(6, cpu="1"), need=3), racks([0]), PROFILE)
+    assert (len(found.members), found.classes[0].members, found.classes[0].example) == (4, 6, "m004")
+    assert found.classes[0].rejections
+
+
+def test_a_plan_on_the_bus_decodes_to_itself():
+    found = plan_at_once(a_question(members(6, cpu="1"), rack="required"), racks([0, 0, 0], [1, 1, 0]), PROFILE)
+    assert found.classes[0].alternates
+    assert msgspec.json.decode(msgspec.json.encode(found), type=GroupPlan) == found
+
+
+def test_a_thousand_equal_members_take_less_than_a_tenth_of_a_message():
+    snapshot = racks(*[[0] * 100] * 4, cpu=16)
+    found = plan_at_once(a_question(members(1000, cpu="1"), rack="required"), snapshot, PROFILE)
+    assert len(found.members) == 1000
+    assert len(msgspec.json.encode(found)) < 51_200
+    assert found.steps < 10
+
+
+# --- domains
+
+
+def test_the_fullest_rack_that_holds_all_is_taken_so_that_large_ones_stay_whole():
+    # Free: r0 8, r1 16, r2 12. The emptiest nodes are in r1.
+    snapshot = racks([2, 2, 2, 2], [0, 0, 0, 0], [1, 1, 1, 1])
+    assert racks_of(plan_at_once(a_question(members(12, cpu="1"), rack="required"), snapshot, PROFILE)) == {"r2": 12}
+    assert racks_of(plan_at_once(a_question(members(8, cpu="1"), rack="required"), snapshot, PROFILE)) == {"r0": 8}
+
+
+def test_required_affinity_to_each_other_counts_as_its_key():
+    # r1 has the emptiest nodes and 8 cpus free, r2 has 12: pod by pod 8 go to r1, and 4 wait for ever.
+    snapshot = racks([2, 2, 2, 2], [4, 4, 0, 0], [1, 1, 1, 1], [3, 3, 3, 3])
+    pods = members(12, cpu="1", labels={"gang": "a"}, affinity=together(gang="a"))
+    found = plan_at_once(a_question(pods), snapshot, PROFILE)
+    assert (found.topology_key, found.domain, racks_of(found)) == (RACK, "r2", {"r2": 12})
+
+
+def test_affinity_that_does_not_select_all_members_is_no_key():
+    pods = [
+        *members(2, "leader", cpu="1", labels={"role": "leader"}),
+        *members(4, "worker", cpu="1", labels={"role": "worker"}, affinity=together(role="leader")),
+    ]
+    found = plan_at_once(a_question(pods), racks([0], [0, 0]), PROFILE)
+    assert (found.topology_key, len(found.members)) == ("", 6)
+
+
+def test_a_group_that_fits_no_rack_says_what_the_best_one_lacks():
+    found = plan_at_once(a_question(members(12, cpu="1"), rack="required"), racks([0, 0], [1, 1, 1]), PROFILE)
+    assert found.message == (
+        "9 of 12 have a place in the best domain, rack r1; 3 like m009 do not fit: 3 Insufficient cpu; "
+        "no order of placing them would do"
+    )
+
+
+def test_a_label_that_no_node_has():
+    found = plan_at_once(a_question(members(2), rack="required"), snapshot_of(a_node("n")), PROFILE)
+    assert (found.message, found.is_impossible) == ("no node has the label rack", True)
+
+
+def test_nodes_without_the_label_are_in_no_domain():
+    snapshot = racks([0])
+    snapshot.set_node(a_node("elsewhere", cpu="64"))
+    assert not plan_at_once(a_question(members(5, cpu="1"), rack="required"), snapshot, PROFILE).is_found
+
+
+def test_a_preferred_rack_holds_most_and_the_rest_goes_outside():
+    snapshot = racks([0, 0], [0, 0, 1], [3])
+    found = plan_at_once(a_question(members(14, cpu="1"), rack="preferred"), snapshot, PROFILE)
+    assert racks_of(found) == {"r1": 11, "r0": 3}
+    assert found.domain == "r1"
+
+
+def test_a_preferred_rack_that_holds_all_is_the_fullest():
+    found = plan_at_once(a_question(members(4, cpu="1"), rack="preferred"), racks([0, 0], [2, 2]), PROFILE)
+    assert racks_of(found) == {"r1": 4}
+
+
+def test_the_rest_of_a_begun_group_goes_to_its_rack():
+    snapshot = racks([0, 0, 0], [2, 2])
+    snapshot.place(a_pod("begun", cpu="1"), "r1n0")
+    found = plan_at_once(a_question(members(3, cpu="1"), bound=["uid-begun"], rack="required"), snapshot, PROFILE)
+    assert racks_of(found) == {"r1": 3}
+    full = plan_at_once(a_question(members(4, cpu="1"), bound=["uid-begun"], rack="required"), snapshot, PROFILE)
+    assert (full.is_found, full.domain) == (False, "r1")
+
+
+def test_a_group_that_began_in_two_racks_goes_where_most_of_it_is_and_says_so():
+    snapshot = racks([0], [0], [0])
+    snapshot.set_node(a_node("bare"))
+    for name, node in (("a", "r0n0"), ("b", "r2n0"), ("c", "r2n0"), ("d", "bare")):
+        snapshot.place(a_pod(name, cpu="1"), node)
+    found = plan_at_once(
+        a_question(members(2, cpu="1"), bound=[f"uid-{n}" for n in "abcd"], rack="required"), snapshot, PROFILE
+    )
+    assert racks_of(found) == {"r2": 2}
+    assert found.note == (
+        "1 bound members are on nodes without the label rack; "
+        "its bound members are in 2 domains of rack: 1 in r0, 2 in r2"
+    )
+
+
+def test_racks_that_hold_each_class_but_not_both_are_out():
+    # Of 60 racks 59 hold either the eight large or the eight small ones; the fullest of those would take all tries.
+    snapshot = racks(*[[0, 0, 0, 0]] * 59, [0] * 8)
+    pods = [*members(8, "large", cpu="2"), *members(8, "small", cpu="1")]
+    assert racks_of(plan_at_once(a_question(pods, rack="required"), snapshot, PROFILE)) == {"r59": 16}
+
+
+def test_the_emptiest_racks_are_tried_too_where_fragments_fill_the_fullest():
+    # Each of 20 racks has 8 cpus free, but in halves: the sums of its nodes leave room that host ports take away.
+    snapshot = racks(*[[0] * 4] * 20, [0] * 12)
+    ports = members(6, labels={"app": "one"}, cpu="1", affinity=apart(app="one"))
+    found = plan_at_once(a_question(ports, rack="required"), snapshot, PROFILE)
+    assert racks_of(found) == {"r20": 6}
+
+
+# --- orders
+
+
+def test_members_that_fit_few_nodes_go_first():
+    snapshot = snapshot_of(a_node("ssd", labels={"disk": "ssd"}, cpu="1"), a_node("hdd", cpu="1"))
+    pods = [*members(1, "a", cpu="1"), *members(1, "b", cpu="1", node_selector={"disk": "ssd"})]
+    found = plan_at_once(a_question(pods), snapshot, PROFILE)
+    assert nodes_of(found) == {"uid-b000": "ssd", "uid-a000": "hdd"}
+    assert found.orders == 1
+
+
+def test_followers_are_placed_after_those_that_they_need():
+    # By scarcity the workers are first, which need a leader in their rack: they have no place until it has one.
+    snapshot = racks([0, 0], [0, 0])
+    pods = [
+        *members(4, "worker", cpu="1", labels={"role": "worker"}, affinity=together(role="leader")),
+        *members(1, "leader", cpu="500m", labels={"role": "leader"}),
+    ]
+    found = plan_at_once(a_question(pods), snapshot, PROFILE)
+    assert len(found.members) == 5
+    assert found.orders > 1
+    assert len(racks_of(found)) == 1
+
+
+def test_no_placement_is_not_called_impossible_unless_a_bound_proves_it():
+    # Sums leave room for all four on each node; anti-affinity to each other does not.
+    pods = members(4, cpu="1", labels={"app": "one"}, affinity=apart(app="one"))
+    found = plan_at_once(a_question(pods), racks([0, 0, 0]), PROFILE)
+    assert found.message.startswith("3 of 4 have a place; 1 like m003 do not fit: ")
+    assert found.message.endswith("; no placement found in 1 order")
+    assert not found.is_impossible
+
+
+# --- minResources, limits, errors
+
+
+def test_min_resources_beyond_the_members_must_be_free():
+    driver = members(1, "driver", cpu="1")
+    enough = plan_at_once(a_question(driver, min_resources={"cpu": 8000}), racks([0, 0]), PROFILE)
+    short = plan_at_once(a_question(driver, min_resources={"cpu": 9000}), racks([0, 0]), PROFILE)
+    assert enough.is_found
+    assert short.message == (
+        "1 of 1 have a place; minResources asks for 9000m cpu beyond its bound members, "
+        "8000m is free in all (a sum of 2 nodes); no order of placing them would do"
+    )
+
+
+def test_min_resources_count_nodes_that_members_may_use():
+    snapshot = racks([0])
+    snapshot.set_node(a_node("cordoned", cpu="64", unschedulable=True))
+    found = plan_at_once(a_question(members(1, cpu="1"), min_resources={"cpu": 9000}), snapshot, PROFILE)
+    assert not found.is_found
+
+
+def test_min_resources_that_bound_members_have_are_not_asked_for_again():
+    snapshot = racks([0, 0])
+    snapshot.place(a_pod("driver", cpu="2"), "r0n0")
+    question = a_question(members(1, cpu="1"), bound=["uid-driver"], min_resources={"cpu": 8000})
+    assert plan_at_once(question, snapshot, PROFILE).is_found
+
+
+@pytest.mark.parametrize(
+    ("pods", "error"),
+    [
+        (members(2001), "the group has more than a plan can take: 2001 members (at most 2000)"),
+        (
+            [a_pod(f"m{number}", cpu=f"{number}m") for number in range(1, 66)],
+            "the group has more than a plan can take: 65 kinds of members (at most 64)",
+        ),
+        (
+            [*members(2, cpu="1"), a_pod("odd", cpu="x")],
+            f"default/odd: parsing {CPU_REQUEST}: want a quantity such as 500m or 2Gi, got 'x'",
+        ),
+    ],
+    ids=["members", "classes", "a quantity"],
+)
+def test_a_group_that_cannot_be_planned_says_why(pods: list[Pod], error: str):
+    assert plan_at_once(a_question(pods), racks([0]), PROFILE).error == error
+
+
+class Breaks(FilterPlugin):
+    name: ClassVar[str] = "Breaks"
+
+    def filter(self, state: CycleState, pod: Pod, node: NodeInfo) -> Status:
+        if pod.metadata.name == "m002":
+            raise ValueError("odd")
+        return SUCCESS
+
+
+def test_a_plugin_that_raises_fails_the_group_with_the_members_name():
+    snapshot = racks([0])
+    found = plan_at_once(a_question(members(3)), snapshot, profile_of(Breaks()))
+    assert found.error.startswith('default/m002: running Filter plugin "Breaks": ValueError: odd')
+    assert (found.members, snapshot.pod_count) == ([], 0)
+
+
+def test_without_nodes():
+    found = plan_at_once(a_question(members(3)), Snapshot(), PROFILE)
+    assert found.message == "no nodes available to schedule pods"
+
+
+# --- alternates
+
+
+def test_each_class_has_further_nodes_of_the_domain_with_room_after_the_plan():
+    snapshot = racks([0, 0, 0], [0, 0, 0, 0])
+    found = plan_at_once(a_question(members(6, cpu="1"), rack="required"), snapshot, PROFILE)
+    assert found.domain == "r0"
+    alternates = found.classes[0].alternates
+    # Two of six on each of three nodes with 4 cpus: two more fit on each.
+    assert {(found.nodes[each.node], each.pods, each.fits) for each in alternates} == {
+        (f"r0n{place}", 2, 2) for place in range(3)
+    }
+    assert "NodeResourcesFit" in found.classes[0].scores
+
+
+# --- slices and devices
+
+
+def test_a_plan_goes_on_with_a_copy_while_others_change_the_snapshot():
+    snapshot = racks([0, 0], [0, 0])
+    pods = members(8, cpu="1", labels={"app": "one"}, affinity=together(app="one"))
+    expected = plan_at_once(a_question(pods), snapshot, PROFILE)
+    planning = plan(a_question(pods), snapshot, PROFILE, may_continue=lambda: False)
+    pauses = 0
+    while True:
+        try:
+            next(planning)
+        except StopIteration as end:
+            found = end.value
+            break
+        assert all(snapshot.placed(pod.uid) is None for pod in pods)
+        snapshot.place(a_pod(f"other-{pauses}", cpu="1"), f"r{pauses % 2}n0")
+        pauses += 1
+    assert pauses > 5
+    assert found == expected
+
+
+def test_members_with_claims_get_devices_of_their_own_and_none_is_left_assumed():
+    snapshot = Snapshot()
+    gpu = DeviceClassSpec(selectors=[ExpressionSelector(cel=CelSelector(expression='device.driver == "gpu"'))])
+    snapshot.objects(DeviceClass).set("gpu", DeviceClass(metadata=ObjectMeta(name="gpu"), spec=gpu))
+    for node in ("n1", "n2"):
+        snapshot.set_node(a_node(node))
+        pool = ResourcePool(name=node, generation=1, resource_slice_count=1)
+        devices = [SliceDevice(name="d0"), SliceDevice(name="d1")]
+        spec = ResourceSliceSpec(driver="gpu", node_name=node, pool=pool, devices=devices)
+        snapshot.objects(ResourceSlice).set(node, ResourceSlice(metadata=ObjectMeta(name=node), spec=spec))
+    pods = [claiming(snapshot, f"m{number}") for number in range(4)]
+    planning = plan(a_question(pods), snapshot, default_profile(), may_continue=lambda: False)
+    with pytest.raises(StopIteration) as end:
+        next(planning)  # in one piece
+    found = end.value.value
+    given = [
+        (result.pool, result.device)
+        for claims in found.devices.values()
+        for allocation in claims.values()
+        for result in allocation.devices.results
+    ]
+    assert len(given) == len(set(given)) == 4
+    ledger = DeviceLedger.of(snapshot)
+    assert not any(ledger.assumed(f"claim-m{number}") for number in range(4))
+
+
+def claiming(snapshot: Snapshot, name: str) -> Pod:
+    """A pod with a claim of its own for one device."""
+    request = DeviceRequest(name="gpu", exactly=ExactDeviceRequest(device_class_name="gpu"))
+    claim = ResourceClaim(
+        metadata=ClaimMeta(name=name, namespace="default", uid=f"claim-{name}"),
+        spec=ResourceClaimSpec(devices=DeviceClaim(requests=[request])),
+    )
+    snapshot.objects(ResourceClaim).set(claim.metadata.uid, claim)
+    return a_pod(name, resource_claims=[PodResourceClaim(name="gpu", resource_claim_name=name)])
+
+
+def snapshot_of(*nodes: Node) -> Snapshot:
+    snapshot = Snapshot()
+    for node in nodes:
+        snapshot.set_node(node)
+    return snapshot
