@@ -15,6 +15,7 @@ from berth.api.pod import Affinity, Pod
 from berth.api.podgroups import Topology
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import check
+from berth.framework.groups import workspace
 from berth.framework.groups.planner import plan, plan_at_once
 from berth.framework.groups.question import GroupQuestion
 from berth.framework.groups.workspace import Workspace
@@ -181,16 +182,23 @@ def test_alike_members_go_together_where_each_would_go_by_itself(cluster, cpu, c
         names = snapshot.node_names()
         for number, (place, requested) in enumerate(further):
             snapshot.place(a_pod(f"further-{number}", cpu=requested), names[place % len(names)])
-        workspace = Workspace(snapshot, profile, first_attempt(a_pod("gang")))
+        space = Workspace(snapshot, profile, first_attempt(a_pod("gang")))
         if together_at_once:
-            assert workspace.cycle_of(pods[0]).is_countable
-            nodes = workspace._together(pods, snapshot.columns.exists[: snapshot.size]) or []
+            assert space.cycle_of(pods[0]).is_countable
+            nodes = space._together(pods, snapshot.columns.exists[: snapshot.size]) or []
         else:
             for pod in pods:
-                outcome_of(workspace.place_alike([pod], snapshot.columns.exists[: snapshot.size]))
-            nodes = [each.node for each in workspace.placed]
+                outcome_of(space.place_alike([pod], snapshot.columns.exists[: snapshot.size]))
+            nodes = [each.node for each in space.placed]
         placed.append(nodes)
     assert placed[0] == placed[1]
+
+
+def test_many_alike_members_are_placed_in_several_steps(monkeypatch: pytest.MonkeyPatch):
+    question = a_question([a_pod(f"m{number:03}", cpu="100m") for number in range(60)])
+    at_once = plan_at_once(question, racks([0, 1], [2]), PROFILE)
+    monkeypatch.setattr(workspace, "AT_ONCE", 7)
+    assert nodes_of(plan_at_once(question, racks([0, 1], [2]), PROFILE)) == nodes_of(at_once)
 
 
 @settings(max_examples=often(10), deadline=None)
