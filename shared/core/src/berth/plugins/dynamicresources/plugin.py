@@ -23,7 +23,7 @@ from berth.api.devices import AllocationResult, Allocations, ClaimMeta, Resource
 from berth.api.pod import Pod
 from berth.api.resources import may_be_served
 from berth.api.selectors import NodeTerms, compile_node_selector
-from berth.cluster.devices.extended import ExtendedClaims, ExtendedResources, is_extended_claim
+from berth.cluster.devices.extended import ExtendedClaims, ExtendedResources, extended_pod, is_extended_claim
 from berth.cluster.devices.ledger import DeviceLedger
 from berth.cluster.devices.pools import DevicePools
 from berth.cluster.nodes import Mask, NodeInfo, Nodes, RejectedNodes, node_info
@@ -602,8 +602,11 @@ def _concerns(pod: Pod, snapshot: Snapshot) -> bool:
 
 
 def _after_claim_change(pod: Pod, old: object, new: object) -> bool:
-    """A claim is deallocated, whosever it is, or a claim of the pod is new or has another status."""
-    if _frees_devices(old, new):
+    """A claim is deallocated, whosever it is, or a claim of the pod is new or has another status.
+
+    That of its extended resources rejects it until it is gone.
+    """
+    if _frees_devices(old, new) or (new is None and isinstance(old, ResourceClaim) and extended_pod(old) == pod.uid):
         return True
     if not isinstance(new, ResourceClaim) or (new.metadata.namespace, new.metadata.name) not in names_of_claims(pod):
         return False
@@ -620,11 +623,15 @@ def _frees_devices(old: object, new: object) -> bool:
 def _claims_of(old: object, new: object) -> Values:
     if _frees_devices(old, new):
         return None
-    return {(each.metadata.namespace, each.metadata.name) for each in (old, new) if isinstance(each, ResourceClaim)}
+    claims = [each for each in (old, new) if isinstance(each, ResourceClaim)]
+    return {
+        *((each.metadata.namespace, each.metadata.name) for each in claims),
+        *(pod for each in claims if (pod := extended_pod(each))),
+    }
 
 
 def _claim_index() -> ValueIndex:
-    return ValueIndex(names_of_claims, _claims_of)
+    return ValueIndex(lambda pod: {*names_of_claims(pod), pod.uid}, _claims_of)
 
 
 def _is_itself(pod: Pod, _: object, new: object) -> bool:
