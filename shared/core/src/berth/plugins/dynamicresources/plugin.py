@@ -66,6 +66,7 @@ from berth.plugins.dynamicresources.claims import (
     is_reserved_for,
     is_too_late,
     may_be_freed_for,
+    may_be_left_by,
     names_of_claims,
     resolved_claims,
 )
@@ -244,7 +245,7 @@ class DynamicResources(
             return PostFilterResult(is_last_word=True)
         if state.find(CLAIMS) is None:
             return PostFilterResult(message=NO_NEW_CLAIMS if _concerns(pod, snapshot) else "")
-        freed = self.claim_to_free(state, pod)
+        freed = self._claim_to_free(state, pod, may_be_freed_for)
         if freed is None:
             return PostFilterResult(message=STILL_NOT)
         return PostFilterResult(message=DELETED if freed.is_deleted else DEALLOCATED)
@@ -253,17 +254,26 @@ class DynamicResources(
         claims = resolved_claims(pod, snapshot.objects(ResourceClaim))
         if isinstance(claims, Status):
             return False
-        if any(claim.status.allocation is not None and may_be_freed_for(claim, pod) for claim in claims):
+        if any(claim.status.allocation is not None and may_be_left_by(claim, pod) for claim in claims):
             return True
         return bool(ExtendedResources.of(snapshot)) and ExtendedClaims.of(snapshot).of_pod(pod.uid) is not None
 
     def claim_to_free(self, state: CycleState, pod: Pod) -> FreeClaim | None:
-        """The claim whose devices no node of the cycle could use, and that no other pod has reserved."""
+        """The claim whose devices no node of the cycle could use, unless only other pods have reserved it.
+
+        One that others have reserved too loses this pod's reservation: two pods would each wait for the other's end.
+        """
+        return self._claim_to_free(state, pod, may_be_left_by)
+
+    @staticmethod
+    def _claim_to_free(
+        state: CycleState, pod: Pod, is_concerned: Callable[[ResourceClaim, Pod], bool]
+    ) -> FreeClaim | None:
         claims = state.find(CLAIMS)
         if claims is None:
             return None
         for claim in claims.unavailable.values():
-            if claim.metadata.name != IN_MEMORY and may_be_freed_for(claim, pod):
+            if claim.metadata.name != IN_MEMORY and is_concerned(claim, pod):
                 return FreeClaim(claim=_name_of(claim))
         return None if claims.stale is None else FreeClaim(claim=_name_of(claims.stale), is_deleted=True)
 
