@@ -6,13 +6,14 @@ import contextlib
 import random
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from berth.bus.admin import NAMED_IN_POSITIONS
 from berth.bus.topology import PENDING, RANKED
 from berth.errors import BerthError
-from berth_sim.apiserver.kinds import LEASES, PODS
+from berth_sim.apiserver.kinds import LEASES, NODES, PODS
 from berth_sim.apiserver.resources import DeleteOptions
+from simulation.devices import CLAIMS, devices_of, users_of
 from simulation.hostile import be_hostile
 from simulation.intruders import Intruder
 from simulation.loop import SimulatedProcess
@@ -34,6 +35,7 @@ CLAIMS_LOST: Final = "claims lost in mid-air"
 CLAIMS_LATE: Final = "claims seen late"
 APART: Final = frozenset({STREAM_LOST, CLAIMS_LOST, CLAIMS_LATE, *HOSTILE})
 """Faults that seeds choose only where they are asked for: most seeds stay as they were."""
+FEWEST_NODES: Final = 2
 LONGEST_PAUSE_SECONDS: Final = 40.0
 LONGEST_ATTACK: Final = 45.0
 AFTERMATH_SECONDS: Final = {
@@ -163,14 +165,28 @@ class Faults:
         return 10.0 + LONGEST_PAUSE_SECONDS
 
     def late_claims(self) -> float:
-        """What binders hear of claims comes late."""
-        seconds = self._chance.uniform(2.0, 12.0)
+        """What binders hear of claims comes late: from now on, or as soon as a claim is reserved."""
+        claims, wait, seconds = self._world.api.store.table(CLAIMS), 0.0, self._chance.uniform(2.0, 12.0)
+        if self._chance.random() < 0.5:
+            self._delay_claims(seconds)
+        else:
+            wait = 10.0
+            claims.listeners[self._on_reserved] = None
+            self._later(wait, claims.listeners.pop, self._on_reserved, None)
+        return wait + seconds
+
+    def _on_reserved(self, change: Any) -> None:
+        before = users_of(change.before.value) if change.before is not None else []
+        if change.after is not None and len(users_of(change.after.value)) > len(before):
+            self._world.api.store.table(CLAIMS).listeners.pop(self._on_reserved, None)
+            self._later(self._chance.choice((0.0, 0.002, 0.01)), self._delay_claims, 2.0)
+
+    def _delay_claims(self, seconds: float) -> None:
         for service in self._world.services:
             if service.role == "binder":
                 link = self._world.network.link(service.process, "api")
                 link.slow_kinds["resourceclaims"] = self._chance.choice((0.1, 1.0, 3.0))
                 self._later(seconds, link.slow_kinds.pop, "resourceclaims", None)
-        return seconds
 
     def _end_once_held(self, service: Service, left: int) -> None:
         if left and not self._world.network.held:
@@ -180,6 +196,16 @@ class Faults:
         for stored in self._world.api.store.table(PODS).in_order():
             if not stored.value["spec"].get("nodeName") and self._chance.random() < 0.5:
                 self._later(self._chance.uniform(0.0, 15.0), self._delete_pod, stored.key)
+        if self._chance.random() < 0.5:
+            self._later(self._chance.uniform(0.0, 15.0), self._lose_node_of_a_claim)
+
+    def _lose_node_of_a_claim(self) -> None:
+        """A node goes whose devices are given."""
+        claims, nodes = self._world.api.store.table(CLAIMS), self._world.api.store.table(NODES)
+        given = {device[1] for stored in claims.in_order() for device in devices_of(stored.value)}
+        names = sorted(name for _, name in nodes.items if name in given)
+        if names and len(nodes.items) > FEWEST_NODES:
+            self._world.api.resources.store.remove(NODES, ("", self._chance.choice(names)))
 
     def _delete_pod(self, key: tuple[str, str]) -> None:
         if key in self._world.api.store.table(PODS).items:
