@@ -13,8 +13,6 @@ from typing import Any, Final
 
 from msgspec import structs
 
-from berth.api.devices import ResourceClaim
-from berth.api.kinds import RESOURCE_CLAIM
 from berth.bus import stages
 from berth.cluster import columns
 from berth.cluster.devices import ledger
@@ -790,21 +788,24 @@ def _late_claim_writes_not_voided() -> list[Replacement]:
 
 
 def _claims_not_fenced() -> list[Replacement]:
-    async def fence(self: Any, left: Any) -> None:
-        claims = self.cache.snapshot.objects(ResourceClaim)
-        await self.informers.become_current(RESOURCE_CLAIM, len(claims))
-
-    return [(takeover.Takeover, "_fence_claims", fence)]
+    return [(takeover.Takeover, "_may_change", lambda _self, _claim: False)]
 
 
 def _claims_not_current() -> list[Replacement]:
-    async def fence(self: Any, left: Any) -> None:
-        named = {name for pod in left.with_claims for name in self._claims_of(pod)}
-        claims = [claim.metadata for claim in self.cache.snapshot.objects(ResourceClaim)]
-        fenced = [each for each in claims if (each.namespace, each.name) in named]
-        await takeover.fence_each(fenced, self._fence_claim)
+    """Only what is fenced is awaited."""
+    fence = takeover.Takeover._fence_claims
 
-    return [(takeover.Takeover, "_fence_claims", fence)]
+    async def at_once(*_: object) -> None:
+        return
+
+    async def fenced(self: Any) -> None:
+        waits, self.informers.become_current = self.informers.become_current, at_once
+        try:
+            await fence(self)
+        finally:
+            self.informers.become_current = waits
+
+    return [(takeover.Takeover, "_fence_claims", fenced)]
 
 
 def _release_not_awaited() -> list[Replacement]:
@@ -1118,7 +1119,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         focus=LATE_CLAIMS,
     ),
     "claims-not-fenced": Mutation(
-        rule="a takeover fences the claims of pods in RANKED (ADR 67)",
+        rule="a takeover fences claims to which a late write could do harm (ADR 67)",
         seeds=500,
         replace=_claims_not_fenced,
         focus=CLAIMS_OF_FORMER_LEADERS,
