@@ -56,6 +56,8 @@ class DeviceUsers:
         self._meddling = meddling
         self._chance = chance
         self._resources = world.api.resources
+        self._counts = chance.choice(((1, 1, 2), (2, 3)))
+        """Of devices on a node."""
         self._foreign = 0
         self._halves = 1
         self._rivals = 0
@@ -80,7 +82,7 @@ class DeviceUsers:
             return
         devices: list[dict[str, Any]] = [
             {"name": f"gpu-{number}", **self._chance.choice(KINDS_OF_DEVICES)}
-            for number in range(self._chance.choice((1, 1, 2)))
+            for number in range(self._chance.choice(self._counts))
         ]
         pool = {"name": node, "generation": generation, "resourceSliceCount": 1}
         spec = {"driver": DRIVER, "nodeName": node, "pool": pool, "devices": devices}

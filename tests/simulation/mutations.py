@@ -47,6 +47,7 @@ from berth_watcher.queue.requeue import Requeue
 from berth_watcher.queue.schedulingqueue import Place, QueuePlugins
 from berth_watcher.takeover import TakeoverState
 from harness.fakes.memory_bus import MemoryStore
+from simulation import faults
 from simulation.faults import CLAIMS_LATE, CLAIMS_LOST, STREAM_LOST
 from simulation.simulate import ANOTHER_SCHEDULER, ATTACKS, DEVICES, LARGE_OBJECTS, VOLUMES, Focus
 
@@ -677,8 +678,8 @@ CLAIMS_OF_FORMER_LEADERS: Final = replace(
 )
 HANDED_OVER: Final = replace(
     LATE_CLAIMS,
-    faults=(CLAIMS_LATE, "SIGTERM", "binder usurped"),
-    fault_counts=(4, 6),
+    faults=(faults.HANDED_OVER,),
+    fault_counts=(2, 4),
     binders=(2,),
     seconds=(5.0, 10.0),
 )
