@@ -58,6 +58,8 @@ class DeviceUsers:
         self._resources = world.api.resources
         self._counts = chance.choice(((1, 1, 2), (2, 3)))
         """Of devices on a node."""
+        self._tidiness = chance.choice((0.0, 0.0, 0.5))
+        """Share of the claims without devices whose finalizer the controller removes."""
         self._foreign = 0
         self._halves = 1
         self._rivals = 0
@@ -232,7 +234,7 @@ class DeviceUsers:
             self._resources.update(CLAIMS, stored, {**stored.value, "status": status}, "status")
         elif not status.get("allocation") and FINALIZER in finalizers:
             kept = [each for each in finalizers if each != FINALIZER]
-            if is_going or self._chance.random() < 0.5:
+            if is_going or self._chance.random() < self._tidiness:
                 self._resources.update(CLAIMS, stored, {**stored.value, "metadata": {**metadata, "finalizers": kept}})
 
     def _present(self) -> set[str]:

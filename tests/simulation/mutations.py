@@ -669,6 +669,16 @@ LATE_CLAIMS: Final = replace(
     patient=1.0,
 )
 """Writes that land when their pods are gone, and somebody else has the devices."""
+SHARED_CLAIMS: Final = replace(
+    MANY_DEVICES,
+    acts=(10, 15),
+    kinds=("shared", "two claims", "two claims", "device"),
+    things=("add_three_pods", "delete_pod", "delete_pod", "finish_pod"),
+    faults=("API refuses writes", "API refuses writes", "API answers lost"),
+    binders=(1,),
+    meddling=(1.0,),
+)
+"""One pod of a claim gives up while another one cannot write."""
 CLAIMS_OF_FORMER_LEADERS: Final = replace(
     LATE_CLAIMS,
     faults=(CLAIMS_LOST, CLAIMS_LOST, CLAIMS_LATE),
@@ -1099,7 +1109,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         rule="an allocation is held as long as a pod in flight needs it (ADR 67)",
         seeds=500,
         replace=_held_until_shown,
-        focus=MANY_DEVICES,
+        focus=SHARED_CLAIMS,
     ),
     "claims-not-released": Mutation(
         rule="an attempt that fails takes its writes back (ADR 67)",

@@ -143,7 +143,7 @@ DEVICES: Final = replace(
     SMALL,
     kinds=("device", "device", "device", "two claims", "shared", "shared", "template", "template", "extended", "plain"),
     things=(
-        "add_pod", "add_pod", "replace_pod", "delete_pod", "finish_pod", "add_important_pod", "restart_driver",
+        "add_pod", "add_three_pods", "replace_pod", "delete_pod", "finish_pod", "add_important_pod", "restart_driver",
         "replace_claim", "remove_node", "add_node", "change_node",
     ),
     faults=(*SMALL.faults, CLAIMS_LOST, CLAIMS_LATE, HANDED_OVER),
