@@ -8,6 +8,7 @@ from functools import cache, lru_cache
 from typing import Any, Final, Protocol
 
 from berth.cel.library.overloads import Overload, function, method
+from berth.cel.library.standard import check_length
 from berth.cel.types import BOOL, INT, STRING, list_of
 from berth.cel.values import Failed
 
@@ -137,6 +138,8 @@ def _upper(text: str) -> str:
 
 
 def _replace(text: str, old: str, new: str, limit: int = -1) -> str:
+    found = text.count(old)
+    check_length(len(text) + (found if limit < 0 else min(found, limit)) * (len(new) - len(old)))
     return text.replace(old, new, limit)
 
 
@@ -150,7 +153,10 @@ def _split(text: str, separator: str, limit: int = -1) -> list[str]:
 
 def _join(texts: list[Any], separator: str = "") -> Any:
     wrong = next((text for text in texts if not isinstance(text, str)), None)
-    return separator.join(texts) if wrong is None else Failed(f"join: invalid input: {wrong}")
+    if wrong is not None:
+        return Failed(f"join: invalid input: {wrong}")
+    check_length(sum(map(len, texts)) + len(separator) * (len(texts) - 1))
+    return separator.join(texts)
 
 
 def _quote(text: str) -> str:
