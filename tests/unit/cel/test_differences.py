@@ -72,6 +72,12 @@ def test_many_large_values_are_refused(made: str):
         compile_selector(f"{made}.size() > 0").matches(device())
 
 
+def test_large_regular_expressions_are_refused():
+    """They cost what small ones do, and to compile one would take half a second."""
+    with pytest.raises(CompileError, match="pattern too large"):
+        compile_selector(r'device.driver.matches(r"(?:\pL|\pN){1,64}")')
+
+
 def test_other_keys_of_maps_are_refused():
     with pytest.raises(UnsupportedError, match="keys of type list"):
         compile_selector("{[1]: 2}.size() == 1")
