@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 from berth.cel.library.overloads import Overload, function, method
 from berth.cel.library.standard import check_length
 from berth.cel.types import BOOL, INT, STRING, list_of
-from berth.cel.values import Failed
+from berth.cel.values import Failed, UnknownValueError
 
 _TEXTS: Final = list_of(STRING)
 _SPACE: Final = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
@@ -37,9 +37,23 @@ def _re2() -> Any:
 _MAX_PROGRAM_BYTES: Final = 1 << 18
 
 
-@lru_cache(maxsize=256)
 def compiled(pattern: str) -> Pattern | str:
-    """The regular expression, or why it is none."""
+    """The regular expression, or why it is none.
+
+    Raises:
+        UnknownValueError: it is too large.
+    """
+    regex = _compiled(pattern)
+    if regex == _TOO_LARGE:
+        raise UnknownValueError(f"regular expressions as large as {pattern!r}")
+    return regex
+
+
+_TOO_LARGE: Final = "pattern too large - compile failed: ``"
+
+
+@lru_cache(maxsize=256)
+def _compiled(pattern: str) -> Pattern | str:
     re2, options = _re2()
     try:
         return re2.compile(pattern, options=options)  # type: ignore[no-any-return] # re2 has no types
