@@ -8,7 +8,7 @@ binding conditions come last.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from fractions import Fraction
@@ -35,6 +35,7 @@ Amount = int | Fraction
 # (counter set, counter): the amount.
 Counters = dict[tuple[str, str], Amount]
 PoolKey = tuple[str, str]  # driver and pool
+_NO_AMOUNTS: Final[Mapping[str, Amount]] = {}
 
 _MOST_UNUSED: Final = 4096  # numbers of former devices, above as many as there are devices
 
@@ -50,7 +51,7 @@ HAS_CAPACITY: Final = 16
 class PooledDevice:
     """A device as its slice stands: a changed slice has other objects."""
 
-    __slots__ = ("consumes", "device", "driver", "is_odd", "key", "number", "part")
+    __slots__ = ("capacities", "consumes", "device", "driver", "is_odd", "key", "number", "part", "terms")
 
     def __init__(self, device: SliceDevice, part: PooledSlice, number: int) -> None:
         self.device = device
@@ -59,6 +60,11 @@ class PooledDevice:
         self.driver = part.pool[0]
         self.key = device_key(part.pool[0], part.pool[1], device.name)
         self.is_odd = any(map(_is_odd, (device.attributes or {}).values()))  # expressions fail on an odd attribute
+        # The search reads them at each step, for shareable devices only.
+        self.capacities: Mapping[str, Amount] = _NO_AMOUNTS
+        if self.is_shareable:
+            self.capacities = {name: exact_or_zero(each.value) for name, each in (device.capacity or {}).items()}
+        self.terms = None if device.node_selector is None else compile_node_selector(device.node_selector)
         self.consumes: Counters | None = None
         if device.consumes_counters:
             self.consumes = {
@@ -66,10 +72,6 @@ class PooledDevice:
                 for consumption in device.consumes_counters
                 for name, counter in (consumption.counters or {}).items()
             }
-
-    @property
-    def capacities(self) -> dict[str, Amount]:
-        return {name: exact_or_zero(each.value) for name, each in (self.device.capacity or {}).items()}
 
     @property
     def is_shareable(self) -> bool:
@@ -95,8 +97,11 @@ class PooledDevice:
         """Whether the device itself can be used from the node of its slice."""
         if not self.part.per_device:
             return True
-        device = self.device
-        return _is_for(node, device.node_name, device.node_selector, all_nodes=bool(device.all_nodes))
+        if self.device.node_name:
+            return node.metadata.name == self.device.node_name
+        if self.device.all_nodes or self.terms is None:
+            return bool(self.device.all_nodes)
+        return self.terms.matches(node.metadata.name, node.metadata.labels or {})
 
 
 def _is_odd(attribute: DeviceAttribute) -> bool:
@@ -133,14 +138,6 @@ class PooledSlice:
         if self.terms is not None:
             return self.terms.matches(node.metadata.name, node.metadata.labels or {})
         return self.per_device and any(each.is_for(node) for each in self.devices)
-
-
-def _is_for(node: Node, name: str | None, selector: NodeSelector | None, *, all_nodes: bool) -> bool:
-    if name:
-        return node.metadata.name == name
-    if all_nodes or selector is None:
-        return all_nodes
-    return compile_node_selector(selector).matches(node.metadata.name, node.metadata.labels or {})
 
 
 class PoolState(Enum):
