@@ -12,9 +12,12 @@ import pytest
 
 from berth.api.devices import DeviceClass, ResourceClaim, ResourceSlice
 from berth.api.node import Node
+from berth.cel.selector import DeviceSelector
 from berth.cluster.devices import columns
 from berth.cluster.snapshot import Snapshot
+from berth.framework.status import Code
 from berth.plugins.dynamicresources import answers as kept
+from berth.plugins.dynamicresources import requests as plans
 from berth.plugins.dynamicresources.answers import Allocator
 from berth.plugins.dynamicresources.search import TOO_MANY_STEPS
 from berth.plugins.dynamicresources.selectors import Answers
@@ -236,3 +239,37 @@ def test_claims_whose_search_is_given_up_everywhere_cost_less_and_less(monkeypat
     answers.find(np.arange(100))
     assert {answers.statuses[code][1] for code in answers.codes[:100]} == {TOO_MANY_STEPS}
     assert answers._steps < 20 * 17 + 100 * 6
+
+
+def costly(number: int) -> str:
+    """An expression that costs some 50,000 on a device of an even model and little on others."""
+    ten = "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]"
+    loops = f"{ten}.all(a, {ten}.all(b, {ten}.all(c, {ten}.all(d, a + b + c + d >= {-number}))))"
+    return f'int(device.attributes["{D}"].model.substring(1)) % 2 == 1 || {loops}'
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [1, 4])
+def test_costly_expressions_of_a_plan_share_an_allowance(number: int, monkeypatch: pytest.MonkeyPatch):
+    """Without it, one claim keeps every scorer and the binder busy for hours."""
+    monkeypatch.setattr(plans, "MOST_COST", 400_000)
+    spent = []
+    evaluate = DeviceSelector.evaluate
+
+    def counted(selector: DeviceSelector, *args: Any, **limit: Any) -> Any:
+        evaluation = evaluate(selector, *args, **limit)
+        spent.append(evaluation.cost)
+        return evaluation
+
+    monkeypatch.setattr(DeviceSelector, "evaluate", counted)
+    requests = [
+        {"name": f"r{i}", "exactly": {"deviceClassName": "any", "selectors": [{"cel": {"expression": costly(i)}}]}}
+        for i in range(number)
+    ]
+    claim = {"metadata": {"name": "c", "uid": "c"}, "spec": {"devices": {"requests": requests}}}
+    answers = Allocator(many_alike(40)).answers([msgspec.convert(claim, ResourceClaim)])
+    answers.find(np.arange(100))
+    codes = [answers.statuses[code] for code in answers.codes[:100]]
+    assert sum(cost for cost in spent if cost > 500) < 500_000
+    assert any("actual cost limit exceeded" in text for _, text in codes)
+    assert all(code is Code.SUCCESS for code, _ in codes[1:100:2])  # cheap answers are given all the same

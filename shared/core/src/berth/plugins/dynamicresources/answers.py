@@ -20,7 +20,7 @@ from berth.framework.status import Code
 from berth.plugins.dynamicresources.candidates import NO_CANDIDATES, Candidates, DeviceTraits, candidates_of
 from berth.plugins.dynamicresources.requests import Plan, compile_plan
 from berth.plugins.dynamicresources.search import MOST_STEPS, TOO_MANY_STEPS, Rejected, Search, Solution
-from berth.plugins.dynamicresources.selectors import SelectorAnswers
+from berth.plugins.dynamicresources.selectors import MOST_EXPRESSIONS, SelectorAnswers
 from berth.plugins.dynamicresources.usage import Free, SearchError
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -294,8 +294,13 @@ class Allocator:
         if known is None:
             plan = compile_plan(claims, self._classes.named, self._selectors)
             known = self._plans[key] = NodeAnswers(plan, self)
-            if len(self._plans) > _MOST_PLANS:
+            while len(self._plans) > 1 and (
+                len(self._plans) > _MOST_PLANS or self._selectors_kept() > MOST_EXPRESSIONS
+            ):
                 self._plans.popitem(last=False)
         else:
             self._plans.move_to_end(key)
         return known
+
+    def _selectors_kept(self) -> int:
+        return sum(len(each.plan.expressions) for each in self._plans.values())
