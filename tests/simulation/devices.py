@@ -27,11 +27,14 @@ EXTENDED: Final = "example.com/gpu"
 CAPACITY: Final = 10
 SHARE: Final = 4
 """Of a device that claims share, and of one claim."""
+READY: Final = "ready"
+BROKEN: Final = "broken"
+"""What a driver reports about a device before a Binding."""
 KINDS_OF_DEVICES: Final[tuple[dict[str, Any], ...]] = (
     {},
     {},
     {},
-    {"bindingConditions": ["ready"], "bindingFailureConditions": ["broken"]},
+    {"bindingConditions": [READY], "bindingFailureConditions": [BROKEN]},
     {"allowMultipleAllocations": True, "capacity": {"memory": {"value": str(CAPACITY)}}},
 )
 CONTROLLER_SECONDS: Final = (0.05, 2.0)
@@ -110,7 +113,7 @@ class DeviceUsers:
         results = [each for each in results_of(stored.value) if each.get("bindingConditions")] if stored else []
         if not results or stored.value["status"].get("devices"):
             return
-        kind = self._chance.choice(("ready", "ready", "ready", "broken"))
+        kind = self._chance.choice((READY, READY, READY, BROKEN))
         reported = [
             {
                 **{name: each[name] for name in ("driver", "pool", "device")},
@@ -324,6 +327,12 @@ def are_ready(claim: Mapping[str, Any]) -> bool:
     )
 
 
+def is_broken(claim: Mapping[str, Any]) -> bool:
+    """Whether the driver has reported that a device cannot be used."""
+    reported = (claim.get("status") or {}).get("devices") or ()
+    return any(one["type"] == BROKEN for each in reported for one in each["conditions"])
+
+
 def users_of(claim: Mapping[str, Any]) -> list[str]:
     """The uids of the pods that have reserved it."""
     return [user["uid"] for user in (claim.get("status") or {}).get("reservedFor") or ()]
@@ -345,14 +354,19 @@ class DeviceInvariants:
         self._table = world.api.store.table(CLAIMS)
         self._given_at: dict[tuple[str, Device], int] = {}
         """By the claim's uid, the revision at which it got a device."""
+        self.unlucky: set[str] = set()
+        """By uid, pods for which a device was reserved that its driver calls broken."""
         self._table.listeners[self._on_claim] = None
         world.api.store.table(PODS).listeners[self._on_pod] = None
 
     def _on_claim(self, change: Any) -> None:
+        self._check_kept(change)
         before = set(devices_of(change.before.value)) if change.before is not None else set()
         if change.after is None or not any(True for _ in devices_of(change.after.value)):
             return
         uid = change.after.value["metadata"]["uid"]
+        if is_broken(change.after.value):
+            self.unlucky |= {*users_of(change.after.value)}
         self._given_at |= {
             (uid, each): change.revision for each in devices_of(change.after.value) if each not in before
         }
@@ -362,6 +376,15 @@ class DeviceInvariants:
                 self._judge(device)
             elif self._consumed(device) > CAPACITY or (given[device] and self._consumed(device)):
                 self._world.problem(f"more of {'/'.join(device)} is given than it has")
+
+    def _check_kept(self, change: Any) -> None:
+        """A pod that is bound keeps its claims, and they their devices, as long as it is there."""
+        lost = {*users_of(change.before.value)} if change.before is not None else set()
+        if change.after is not None and any(True for _ in devices_of(change.after.value)):
+            lost -= {*users_of(change.after.value)}
+        for pod in self._world.pods() if lost else ():
+            if pod["metadata"]["uid"] in lost and pod["spec"].get("nodeName") and is_present(pod):
+                self._world.problem(f"claim {change.key[1]} is taken from {pod['metadata']['name']}, which is bound")
 
     def _consumed(self, device: Device) -> int:
         return sum(
@@ -389,25 +412,13 @@ class DeviceInvariants:
             claim = self._table.items.get((pod["metadata"]["namespace"], name))
             value = claim.value if claim is not None else {}
             if pod["metadata"]["uid"] not in users_of(value):
-                self._world.problem(f"{pod['metadata']['name']} is bound, and claim {name} is not reserved for it")
+                self._world.problem(f"{pod['metadata']['name']} is bound, and claim {name!r} is not reserved for it")
             elif any(device[1] != node for device in devices_of(value)) or not [*devices_of(value)]:
                 self._world.problem(f"{pod['metadata']['name']} is bound to {node} without the devices of {name}")
             elif not are_ready(value):
                 self._world.problem(f"{pod['metadata']['name']} is bound before the devices of {name} are ready")
             elif len(users_of(value)) == 1:
                 self._check_first(value)
-        self._check_extended(pod, node)
-
-    def _check_extended(self, pod: Mapping[str, Any], node: str) -> None:
-        """A pod that asks for the extended resource has a claim of its own, which its status names."""
-        asked = pod["spec"]["containers"][0].get("resources", {}).get("requests", {})
-        if EXTENDED not in asked:
-            return
-        name = pod["status"].get("extendedResourceClaimStatus", {}).get("resourceClaimName", "")
-        claim = self._table.items.get((pod["metadata"]["namespace"], name))
-        value = claim.value if claim is not None else {}
-        if pod["metadata"]["uid"] not in users_of(value) or [each[1] for each in devices_of(value)] != [node]:
-            self._world.problem(f"{pod['metadata']['name']} is bound to {node} without the devices of claim {name!r}")
 
     def _check_first(self, claim: Mapping[str, Any]) -> None:
         """Whoever gives a device second takes it back."""
@@ -438,9 +449,11 @@ class DeviceInvariants:
 
 
 def claims_of(pod: Mapping[str, Any]) -> Iterator[str]:
-    """The names of a pod's claims."""
+    """The names of a pod's claims, as its status has them; empty for one that is missing."""
     made = {
         each["name"]: each.get("resourceClaimName", "") for each in pod["status"].get("resourceClaimStatuses") or ()
     }
     for entry in pod["spec"].get("resourceClaims") or ():
         yield entry.get("resourceClaimName") or made.get(entry["name"], "")
+    if EXTENDED in ((pod["spec"]["containers"][0].get("resources") or {}).get("requests") or {}):
+        yield (pod["status"].get("extendedResourceClaimStatus") or {}).get("resourceClaimName", "")

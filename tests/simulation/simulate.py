@@ -360,7 +360,7 @@ class Script:
         schedulers = {"berth", SECOND} if self.variant in ("two", "some scorers") else {"berth"}
         self.invariants = Invariants(world, frozenset(schedulers))
         if devices is not None:
-            self.invariants.devices = DeviceInvariants(world, devices)
+            self.invariants.devices = self.invariants.messages.devices = DeviceInvariants(world, devices)
         self.rules = Rules(world)
         self.outcomes = self.invariants.messages.outcomes
         self.planned = 0

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from berth.api.devices import ResourceClaim
+from berth.api.devices import EXTENDED_RESOURCE_CLAIM, ResourceClaim
 from berth.api.pod import Pod, PodResourceClaim, PodResourceClaimStatus
 from berth.cluster.devices.ledger import DeviceLedger
 from berth.framework.cycle import rank
@@ -327,6 +327,17 @@ def test_a_deallocated_claim_of_any_pod_requeues():
     assert may_help(profile, {"DynamicResources"}, update, pod, freed, allocated) is False
     own = world.named("ResourceClaim", "a", "default")
     assert may_help(profile, {"DynamicResources"}, ClusterEvent(Resource.RESOURCE_CLAIM, Action.ADD), pod, None, own)
+
+
+def test_a_claim_for_extended_resources_that_is_gone_requeues_its_pod():
+    """One of an earlier cycle rejects every node, and may have no devices yet."""
+    pod, other = pod_requesting(**{"example.com/gpu": "1"}), pod_with("a", name="other")
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": pod.metadata.name, "uid": pod.uid, "controller": True}
+    made = claim_of("made", annotations={EXTENDED_RESOURCE_CLAIM: "true"}, ownerReferences=[owner])
+    gone = msgspec.convert(made, ResourceClaim)
+    profile, delete = default_profile(), ClusterEvent(Resource.RESOURCE_CLAIM, Action.DELETE)
+    assert may_help(profile, {"DynamicResources"}, delete, pod, gone, None) is True
+    assert may_help(profile, {"DynamicResources"}, delete, other, gone, None) is False
 
 
 # Differences

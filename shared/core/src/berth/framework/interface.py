@@ -585,7 +585,7 @@ class ReleaseClaim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FreeClaim:
-    """Clear a ResourceClaim's allocation, unless other pods have reserved it; ``is_deleted``: then delete it."""
+    """Clear a claim's allocation, or only the pod's reservation if others have one; ``is_deleted``: delete it."""
 
     claim: ClaimName
     is_deleted: bool = False

@@ -23,7 +23,7 @@ from berth.api.devices import AllocationResult, Allocations, ClaimMeta, Resource
 from berth.api.pod import Pod
 from berth.api.resources import may_be_served
 from berth.api.selectors import NodeTerms, compile_node_selector
-from berth.cluster.devices.extended import ExtendedClaims, ExtendedResources, is_extended_claim
+from berth.cluster.devices.extended import ExtendedClaims, ExtendedResources, extended_pod, is_extended_claim
 from berth.cluster.devices.ledger import DeviceLedger
 from berth.cluster.devices.pools import DevicePools
 from berth.cluster.nodes import Mask, NodeInfo, Nodes, RejectedNodes, node_info
@@ -66,6 +66,7 @@ from berth.plugins.dynamicresources.claims import (
     is_reserved_for,
     is_too_late,
     may_be_freed_for,
+    may_be_left_by,
     names_of_claims,
     resolved_claims,
 )
@@ -244,7 +245,7 @@ class DynamicResources(
             return PostFilterResult(is_last_word=True)
         if state.find(CLAIMS) is None:
             return PostFilterResult(message=NO_NEW_CLAIMS if _concerns(pod, snapshot) else "")
-        freed = self.claim_to_free(state, pod)
+        freed = self._claim_to_free(state, pod, may_be_freed_for)
         if freed is None:
             return PostFilterResult(message=STILL_NOT)
         return PostFilterResult(message=DELETED if freed.is_deleted else DEALLOCATED)
@@ -253,17 +254,26 @@ class DynamicResources(
         claims = resolved_claims(pod, snapshot.objects(ResourceClaim))
         if isinstance(claims, Status):
             return False
-        if any(claim.status.allocation is not None and may_be_freed_for(claim, pod) for claim in claims):
+        if any(claim.status.allocation is not None and may_be_left_by(claim, pod) for claim in claims):
             return True
         return bool(ExtendedResources.of(snapshot)) and ExtendedClaims.of(snapshot).of_pod(pod.uid) is not None
 
     def claim_to_free(self, state: CycleState, pod: Pod) -> FreeClaim | None:
-        """The claim whose devices no node of the cycle could use, and that no other pod has reserved."""
+        """The claim whose devices no node of the cycle could use, unless only other pods have reserved it.
+
+        One that others have reserved too loses this pod's reservation: two pods would each wait for the other's end.
+        """
+        return self._claim_to_free(state, pod, may_be_left_by)
+
+    @staticmethod
+    def _claim_to_free(
+        state: CycleState, pod: Pod, is_concerned: Callable[[ResourceClaim, Pod], bool]
+    ) -> FreeClaim | None:
         claims = state.find(CLAIMS)
         if claims is None:
             return None
         for claim in claims.unavailable.values():
-            if claim.metadata.name != IN_MEMORY and may_be_freed_for(claim, pod):
+            if claim.metadata.name != IN_MEMORY and is_concerned(claim, pod):
                 return FreeClaim(claim=_name_of(claim))
         return None if claims.stale is None else FreeClaim(claim=_name_of(claims.stale), is_deleted=True)
 
@@ -602,8 +612,11 @@ def _concerns(pod: Pod, snapshot: Snapshot) -> bool:
 
 
 def _after_claim_change(pod: Pod, old: object, new: object) -> bool:
-    """A claim is deallocated, whosever it is, or a claim of the pod is new or has another status."""
-    if _frees_devices(old, new):
+    """A claim is deallocated, whosever it is, or a claim of the pod is new or has another status.
+
+    That of its extended resources rejects it until it is gone.
+    """
+    if _frees_devices(old, new) or (new is None and isinstance(old, ResourceClaim) and extended_pod(old) == pod.uid):
         return True
     if not isinstance(new, ResourceClaim) or (new.metadata.namespace, new.metadata.name) not in names_of_claims(pod):
         return False
@@ -620,11 +633,15 @@ def _frees_devices(old: object, new: object) -> bool:
 def _claims_of(old: object, new: object) -> Values:
     if _frees_devices(old, new):
         return None
-    return {(each.metadata.namespace, each.metadata.name) for each in (old, new) if isinstance(each, ResourceClaim)}
+    claims = [each for each in (old, new) if isinstance(each, ResourceClaim)]
+    return {
+        *((each.metadata.namespace, each.metadata.name) for each in claims),
+        *(pod for each in claims if (pod := extended_pod(each))),
+    }
 
 
 def _claim_index() -> ValueIndex:
-    return ValueIndex(names_of_claims, _claims_of)
+    return ValueIndex(lambda pod: {*names_of_claims(pod), pod.uid}, _claims_of)
 
 
 def _is_itself(pod: Pod, _: object, new: object) -> bool:
