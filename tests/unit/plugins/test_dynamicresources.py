@@ -163,6 +163,18 @@ def test_a_claim_in_flight_is_shared_by_the_next_pod():
     assert not DeviceLedger.of(world.snapshot).is_owned(f"{DRIVER}/n1/gpu-0")
 
 
+def test_a_decision_has_the_devices_of_claims_that_were_allocated_before():
+    world = world_of([slice_of("n1", gpus(2))], claim_of("a"), claim_of("b"))
+    first = pod_with("a")
+    plugin, state = reserved(world, first)
+    (write,) = plugin.writes(state, first, "n1")
+    show(world, "a", write.allocation, first)
+    plugin.finish_binding(state, first, "n1")
+    _, state = reserved(world, pod_with("a", "b", name="other"))
+    given = {uid: [each.device for each in one.devices.results] for uid, one in plugin.reserved(state).items()}
+    assert given == {"uid-a": ["gpu-0"], "uid-b": ["gpu-1"]}
+
+
 def name_of(claim: str) -> ClaimName:
     return ClaimName(namespace="default", name=claim, uid=f"uid-{claim}")
 

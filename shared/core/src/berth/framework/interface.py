@@ -250,7 +250,7 @@ class AllocatingPlugin(FilterPlugin):
 
     @abstractmethod
     def reserved(self, state: CycleState) -> Allocations:
-        """The devices that Reserve has given the pod, by the binder's own search."""
+        """The devices of the pod's claims after Reserve: by the binder's own search, or allocated before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

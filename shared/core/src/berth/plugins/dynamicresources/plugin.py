@@ -76,7 +76,7 @@ from berth.plugins.dynamicresources.extended import (
     extended_claim,
     extended_claim_name,
 )
-from berth.plugins.dynamicresources.remedies import of_allocated, remedies_of
+from berth.plugins.dynamicresources.remedies import of_allocated, of_unbound, remedies_of
 from berth.plugins.dynamicresources.requests import CLAIM, PlanError
 from berth.plugins.dynamicresources.results import allocation_of, as_proposed, chosen_alternative
 from berth.plugins.dynamicresources.search import MOST_POINTS
@@ -317,8 +317,12 @@ class DynamicResources(
         }
 
     def reserved(self, state: CycleState) -> Allocations:
+        """Those of claims that were allocated before too, which people read in the Decision."""
         found = state.find(RESERVED)
-        return {} if found is None else {claim.metadata.uid: as_proposed(given) for claim, given in found.given}
+        if found is None:
+            return {}
+        shared = ((claim, claim.status.allocation) for claim in found.shared)
+        return {claim.metadata.uid: as_proposed(given) for claim, given in (*found.given, *shared) if given is not None}
 
     def reserve(self, state: CycleState, pod: Pod, node: str) -> Status:
         """Allocate on the node by the binder's own ledger, and assume the allocations there."""
@@ -415,14 +419,19 @@ class DynamicResources(
         taken = _taken_before(claim, allocation, snapshot) if reserved.is_made_for(claim, pod) else ""
         if taken:
             return Status.unschedulable(f"device {taken} was given to another claim by another scheduler")
-        binding, error = binding_of(claim, allocation)
-        if binding is BindingState.FAILED:
-            return Status.error(error)
-        if binding is BindingState.DONE:
+        problem = self._binding_problem(claim, allocation, snapshot.live.now)
+        if problem:
+            return Status.error(problem)
+        if binding_of(claim, allocation)[0] is BindingState.DONE:
             return SUCCESS
-        if is_too_late(allocation, snapshot.live.now, self.wait_seconds):
-            return Status.error(f"device binding timeout: claim={claim.metadata.name}")
         return Status(Code.WAIT, ("its devices are not bound yet",))
+
+    def _binding_problem(self, claim: ResourceClaim, allocation: AllocationResult, now: float) -> str:
+        """Why the devices of the claim were not bound; empty while they may be."""
+        binding, error = binding_of(claim, allocation)
+        if binding is BindingState.PENDING and is_too_late(allocation, now, self.wait_seconds):
+            return f"device binding timeout: claim={claim.metadata.name}"
+        return error
 
     def remedy(self, state: CycleState, pod: Pod, nodes: RejectedNodes) -> Iterable[RemedySentence]:
         """A sentence per request and obstacle, and per claim whose devices are elsewhere."""
@@ -435,7 +444,9 @@ class DynamicResources(
                 answers.find(nodes.rows)
                 yield from remedies_of(answers, named, nodes, among & (answers.codes[nodes.rows] != FITS))
         for claim, allocation, terms in claims.allocated:
-            if terms is not None and (elsewhere := ~terms_mask(terms, nodes)).any():
+            if problem := self._binding_problem(claim, allocation, nodes.snapshot.live.now):
+                yield of_unbound(claim, allocation, problem)
+            elif terms is not None and (elsewhere := ~terms_mask(terms, nodes)).any():
                 yield of_allocated(claim, allocation, elsewhere)
 
     def events(self) -> Sequence[EventHint]:
@@ -492,12 +503,10 @@ class DynamicResources(
         rejected: Mask = np.zeros(len(nodes), dtype=np.bool_)
         now = nodes.snapshot.live.now
         for claim, allocation, terms in claims.allocated:
-            binding, _ = binding_of(claim, allocation)
-            is_failed = binding is BindingState.FAILED or (
-                binding is BindingState.PENDING and is_too_late(allocation, now, self.wait_seconds)
-            )
             # Of a pod that is being bound, PreBind says so, because that is an error.
-            if is_failed and not claims.allocator.ledger.holds(claim.metadata.uid, pod.uid):
+            if self._binding_problem(claim, allocation, now) and not claims.allocator.ledger.holds(
+                claim.metadata.uid, pod.uid
+            ):
                 mask: Mask = np.ones(len(nodes), dtype=np.bool_)
             elif terms is None:
                 continue
