@@ -144,6 +144,8 @@ def _volumes(spec: PodSpec) -> int:
 
 
 MOST_VOLUMES: Final = 1000
+
+
 # Values of label selectors are not limited, because they are looked up in a set.
 def _claims(spec: PodSpec) -> int:
     return len(spec.resource_claims or ())

@@ -171,16 +171,17 @@ class _Pool:
 
     def __init__(self) -> None:
         self.slices: dict[str, PooledSlice] = {}
-        # Of the newest generation, computed on first use.
-        self.counters: Counters | None = None
-        self.by_name: dict[str, PooledDevice] | None = None
+        # By generation, computed on first use.
+        self._counters: dict[int, Counters] = {}
+        self._by_name: dict[int, dict[str, PooledDevice]] = {}
         # By the slices that a node sees; unused for pools of single nodes.
         self.views: dict[tuple[PooledSlice, ...], NodePool | None] = {}
         self.nodes: frozenset[str] | None = frozenset()
 
     def update(self) -> None:
         """Forget what was computed, after a change of the slices."""
-        self.counters = self.by_name = None
+        self._counters.clear()
+        self._by_name.clear()
         self.views.clear()
         names = {each.node for each in self.slices.values()}
         # The only nodes with its devices; None if slices are not for one node each.
@@ -220,24 +221,29 @@ class _Pool:
         is_plain = self.nodes is not None and len(with_devices) < 2 and all(each.is_plain for each in devices)
         return NodePool(key, PoolState.USABLE, devices, binds, is_plain=is_plain)
 
-    def all_counters(self) -> Counters:
-        if self.counters is None:
-            self.counters = {
+    def counters_of(self, generation: int) -> Counters:
+        known = self._counters.get(generation)
+        if known is None:
+            known = self._counters[generation] = {
                 (name, counter): amount
-                for each in self._newest()
+                for each in self._of(generation)
                 for name, counters in each.counters
                 for counter, amount in counters.items()
             }
-        return self.counters
+        return known
 
-    def named(self) -> dict[str, PooledDevice]:
-        if self.by_name is None:
-            self.by_name = {device.device.name: device for each in self._newest() for device in each.devices}
-        return self.by_name
+    def named(self, generation: int) -> dict[str, PooledDevice]:
+        known = self._by_name.get(generation)
+        if known is None:
+            devices = (device for each in self._of(generation) for device in each.devices)
+            known = self._by_name[generation] = {device.device.name: device for device in devices}
+        return known
 
-    def _newest(self) -> list[PooledSlice]:
-        newest = max((each.generation for each in self.slices.values()), default=0)
-        return [each for each in self.slices.values() if each.generation == newest]
+    def newest(self) -> int:
+        return max(each.generation for each in self.slices.values())
+
+    def _of(self, generation: int) -> list[PooledSlice]:
+        return [each for each in self.slices.values() if each.generation == generation]
 
 
 def _are_valid(devices: tuple[PooledDevice, ...], every: Iterable[PooledSlice]) -> bool:
@@ -305,15 +311,17 @@ class DevicePools:
         pool = self._pools.get(key)
         return None if pool is None else pool.nodes
 
-    def counters_of(self, key: PoolKey) -> Counters:
-        """The shared counters of the pool, as if nothing were allocated."""
-        pool = self._pools.get(key)
-        return {} if pool is None else pool.all_counters()
+    def counters_of(self, part: PooledSlice) -> Counters:
+        """The counters that the slice's devices share with those of its pool, as if nothing were allocated."""
+        return self._pools[part.pool].counters_of(part.generation)
 
-    def device(self, key: PoolKey, name: str) -> PooledDevice | None:
-        """A device by name, of the newest generation."""
+    def device(self, key: PoolKey, name: str, generation: int | None = None) -> PooledDevice | None:
+        """A device by name, of this generation if it has it, else of the newest."""
         pool = self._pools.get(key)
-        return None if pool is None else pool.named().get(name)
+        if pool is None:
+            return None
+        found = None if generation is None else pool.named(generation).get(name)
+        return found or pool.named(pool.newest()).get(name)
 
     def __iter__(self) -> Iterator[PooledDevice]:
         return (device for pool in self._pools.values() for part in pool.slices.values() for device in part.devices)
