@@ -318,6 +318,11 @@ class DevicePools:
         pool = self._pools.get(key)
         return None if pool is None else pool.named().get(name)
 
+    def devices_of(self, key: PoolKey) -> Iterable[PooledDevice]:
+        """The pool's devices of the newest generation, whether they can be given or not."""
+        pool = self._pools.get(key)
+        return () if pool is None else pool.named().values()
+
     def __iter__(self) -> Iterator[PooledDevice]:
         return (device for pool in self._pools.values() for part in pool.slices.values() for device in part.devices)
 
