@@ -56,6 +56,10 @@ class DeviceUsers:
         self._meddling = meddling
         self._chance = chance
         self._resources = world.api.resources
+        self._counts = chance.choice(((1, 1, 2), (2, 3)))
+        """Of devices on a node."""
+        self._tidiness = chance.choice((0.0, 0.0, 0.5))
+        """Share of the claims without devices whose finalizer the controller removes."""
         self._foreign = 0
         self._halves = 1
         self._rivals = 0
@@ -80,7 +84,7 @@ class DeviceUsers:
             return
         devices: list[dict[str, Any]] = [
             {"name": f"gpu-{number}", **self._chance.choice(KINDS_OF_DEVICES)}
-            for number in range(self._chance.choice((1, 1, 2)))
+            for number in range(self._chance.choice(self._counts))
         ]
         pool = {"name": node, "generation": generation, "resourceSliceCount": 1}
         spec = {"driver": DRIVER, "nodeName": node, "pool": pool, "devices": devices}
@@ -150,7 +154,7 @@ class DeviceUsers:
             return [{"name": "gpu", "resourceClaimTemplateName": "gpu"}]
         claims = [self._shared() if kind == "shared" else f"claim-{name}"]
         if kind == "two claims":
-            claims.append(f"second-{name}")
+            claims.append(self._chance.choice((f"second-{name}", self._shared())))
         for claim in claims:
             self.add_claim(claim)
         return [{"name": f"gpu-{number}", "resourceClaimName": claim} for number, claim in enumerate(claims)]
@@ -230,7 +234,7 @@ class DeviceUsers:
             self._resources.update(CLAIMS, stored, {**stored.value, "status": status}, "status")
         elif not status.get("allocation") and FINALIZER in finalizers:
             kept = [each for each in finalizers if each != FINALIZER]
-            if is_going or self._chance.random() < 0.5:
+            if is_going or self._chance.random() < self._tidiness:
                 self._resources.update(CLAIMS, stored, {**stored.value, "metadata": {**metadata, "finalizers": kept}})
 
     def _present(self) -> set[str]:
@@ -239,7 +243,7 @@ class DeviceUsers:
     # --- people
 
     def _meddle(self, change: Any) -> None:
-        """A pod is deleted, or its node is cordoned for a while, right when it has got its devices."""
+        """A pod is deleted or labelled, or its node is cordoned for a while, right when it has got its devices."""
         before = users_of(change.before.value) if change.before is not None else []
         for uid in users_of(change.after.value):
             if uid in before or self._chance.random() >= self._meddling:
@@ -247,17 +251,28 @@ class DeviceUsers:
             pod = next((pod for pod in self._world.pods() if pod["metadata"]["uid"] == uid), None)
             if pod is None or pod["spec"].get("nodeName"):
                 continue
-            after = self._chance.choice((0.0, 0.002, 0.01))
-            if self._chance.random() < 0.5:
-                self._world.in_world(self._delete, ("default", pod["metadata"]["name"]), after=after)
-            else:
-                node = next((device[1] for device in devices_of(change.after.value)), "")
-                self._world.in_world(self._cordon, node, True, after=after)
-                self._world.in_world(self._cordon, node, False, after=self._chance.choice((0.2, 2.0, 20.0)))
+            after, key = self._chance.choice((0.0, 0.002, 0.01)), ("default", pod["metadata"]["name"])
+            match self._chance.choice(("delete", "label", "cordon", "cordon")):
+                case "delete":
+                    self._world.in_world(self._delete, key, after=after)
+                case "label":
+                    self._world.in_world(self._label, key, after=after)
+                case "cordon":
+                    node = next((device[1] for device in devices_of(change.after.value)), "")
+                    self._world.in_world(self._cordon, node, True, after=after)
+                    self._world.in_world(self._cordon, node, False, after=self._chance.choice((0.05, 0.2, 2.0, 20.0)))
 
     def _delete(self, key: Key) -> None:
         if key in self._world.api.store.table(PODS).items:
             self._resources.delete(PODS, key, DeleteOptions(grace_seconds=0))
+
+    def _label(self, key: Key) -> None:
+        stored = self._world.api.store.table(PODS).items.get(key)
+        if stored is not None:
+            labels = {**(stored.value["metadata"].get("labels") or {}), "changed": "yes"}
+            self._resources.update(
+                PODS, stored, {**stored.value, "metadata": {**stored.value["metadata"], "labels": labels}}
+            )
 
     def _cordon(self, node: str, is_cordoned: bool) -> None:  # noqa: FBT001 - a callback has no keywords
         stored = self._world.api.store.table(NODES).items.get(("", node))
