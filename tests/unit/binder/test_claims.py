@@ -9,7 +9,7 @@ import pytest
 
 from berth.api.devices import AllocationResult, DeviceClass, ResourceClaim, ResourceSlice
 from berth.api.kinds import DEVICE_CLASS, RESOURCE_CLAIM, RESOURCE_SLICE
-from berth.api.pod import Pod, PodResourceClaim
+from berth.api.pod import Container, Pod, PodResourceClaim, ResourceRequirements
 from berth.framework.interface import ClaimName, FreeClaim, ReleaseClaim
 from berth.kube.listwatch import Deleted, Listed, Upserted
 from berth.messages.attempts import Outcome, Reason
@@ -246,6 +246,36 @@ def test_no_pod_finds_an_allocation_that_is_gone(world):
     assert len(world.posts) == 1
     effects = world.allocated("a", None, 9)
     assert [type(each) for each in effects if isinstance(each, WriteObjects | PostBinding)] == [WriteObjects]
+
+
+def test_after_a_restore_of_etcd_no_pod_waits_for_versions_of_the_lost_writes(world):
+    one, two = world.show(using("one", "a")), world.show(using("two", "b"))
+    world.take(ranked(one, "n1"))
+    world.take(ranked(two, "n2"))
+    world.written(two, version=80)
+    world.written(one, status=409)
+    world.released(one, version=90)
+    lost = [claim_of("a", 3), claim_of("b", 3)]
+    world.observe(Listed(kind=RESOURCE_CLAIM.name, objects=tuple(lost), resource_version="70"))
+    world.observe(Listed(kind=RESOURCE_CLAIM.name, objects=tuple(lost), resource_version="5"))
+    assert world.shown == ["uid-two"]
+    world.handle(PodShown(uid="uid-two"))
+    world.released(two)
+    assert world.outcomes == ["conflict", "unschedulable"]  # the claim of the second has no devices any more
+    (write,) = [each for each in world.take(ranked(one, "n1", n=2)) if isinstance(each, WriteObjects)]
+    assert write.pod.uid == one.uid
+
+
+def test_pods_with_extended_resources_wait_for_releases_too(world):
+    gpu = {"metadata": {"name": "gpu", "resourceVersion": "3"}, "spec": {"extendedResourceName": "example.com/gpu"}}
+    world.observe(Upserted(kind=DEVICE_CLASS.name, object=msgspec.convert(gpu, DeviceClass)))
+    world.cache.released_at = 9
+    resources = ResourceRequirements(requests={"example.com/gpu": "1"})
+    pod = world.show(make_pod("web", spec={"containers": [Container(name="c", resources=resources)]}))
+    world.take(ranked(pod, "n1"))
+    assert world.writes(pod) == []
+    world.show_claim(claim_of("a", 9))
+    assert len(world.writes(pod)) == 1
 
 
 def test_a_release_of_another_pod_does_not_shorten_the_wait_for_the_own_write(world):
