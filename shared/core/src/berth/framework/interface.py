@@ -258,7 +258,7 @@ class AllocatingPlugin(FilterPlugin):
 
     @abstractmethod
     def reserved(self, state: CycleState) -> Allocations:
-        """The devices that Reserve has given the pod, by the binder's own search."""
+        """The devices of the pod's claims after Reserve: by the binder's own search, or allocated before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -593,7 +593,7 @@ class ReleaseClaim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FreeClaim:
-    """Clear a ResourceClaim's allocation, unless other pods have reserved it; ``is_deleted``: then delete it."""
+    """Clear a claim's allocation, or only the pod's reservation if others have one; ``is_deleted``: delete it."""
 
     claim: ClaimName
     is_deleted: bool = False
@@ -606,12 +606,14 @@ class PreBindPlugin(Plugin):
     """Work that must be done before the Binding. Called by the binder after Permit.
 
     ``wait_seconds``: longest time of WAIT, after which the pod is rejected with ``too_late``; the outcome is an error
-    with ``late_is_error``.
+    with ``late_is_error``. ``wait_event``: reason and text of a Normal Event of a pod that WAITs, with ``{node}`` in
+    the text; None for no Event.
     """
 
     wait_seconds: float = inf
     too_late: str = "PreBind was not done in time"
     late_is_error: ClassVar[bool] = False
+    wait_event: ClassVar[tuple[str, str] | None] = None
 
     def writes(self, state: CycleState, pod: Pod, node: str) -> tuple[Write, ...]:
         """Requests that the binder sends to the API server first; by default none.
