@@ -5,12 +5,15 @@ These are: bound, finished, gated, changed, time of binding, being preempted.
 
 from __future__ import annotations
 
+import hashlib
 from datetime import datetime
 from typing import Final
 
 import msgspec
 
 from berth.api.meta import NOT_KEPT, Int32, Int64, LabelSelector, Name, ObjectMeta, SelectorRequirement, Trimmed
+
+_encode: Final = msgspec.json.Encoder(order="deterministic").encode
 
 # Resource name to quantity as written (500m, 1Gi, 2); berth.api.resources reads them.
 Quantities = dict[str, str | int | float]
@@ -361,6 +364,11 @@ def changed(seen: Pod, now: Pod) -> bool:
     Conditions, nominatedNodeName and resourceVersion are left out, because berth writes them itself.
     """
     return _scheduling_fields(seen) != _scheduling_fields(now)
+
+
+def digest_of(pod: Pod) -> str:
+    """A text of 16 characters that differs where ``changed`` says so: a group's messages have it for each member."""
+    return hashlib.blake2b(_encode(_scheduling_fields(pod)), digest_size=8).hexdigest()
 
 
 def _scheduling_fields(pod: Pod) -> tuple[object, ...]:

@@ -67,7 +67,6 @@ class Objects(Generic[T]):
         copy.version, copy.prepare = self.version, self.prepare
         copy._by_key, copy._actual = self._by_key.copy(), self._actual.copy()
         copy._by_namespace = {namespace: names.copy() for namespace, names in self._by_namespace.items()}
-        copy._resource_versions = self._resource_versions.copy()
         return copy
 
     def __len__(self) -> int:

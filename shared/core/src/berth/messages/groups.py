@@ -9,10 +9,9 @@ from typing import Annotated, Final
 
 import msgspec
 
-from berth.api.devices import AllocationResult
 from berth.api.meta import Int64, Name
 from berth.api.podgroups import MOST_MEMBERS, LabelKey
-from berth.messages.attempts import MOST_CLAIMS, MOST_PLUGINS, MOST_REJECTIONS, Count, Rejection, Text
+from berth.messages.attempts import MOST_PLUGINS, MOST_REJECTIONS, ClaimedDevices, Count, Rejection, Text
 
 # Classes of equal pods in one group: jobs have a handful of roles.
 MOST_CLASSES: Final = 64
@@ -80,10 +79,7 @@ class GroupPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     is_impossible: bool = False
     orders: Count = 0
     steps: Count = 0
-    devices: Annotated[
-        dict[Name, Annotated[dict[Name, AllocationResult], msgspec.Meta(max_length=MOST_CLAIMS)]],
-        msgspec.Meta(max_length=MOST_MEMBERS),
-    ] = {}
+    devices: Annotated[dict[Name, ClaimedDevices], msgspec.Meta(max_length=MOST_MEMBERS)] = {}
 
     @property
     def is_found(self) -> bool:

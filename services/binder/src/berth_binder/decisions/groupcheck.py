@@ -1,0 +1,251 @@
+"""The check of a group's plan on the newest state: all members that are needed are assumed, or none (ADR 71).
+
+``GroupCheck.members_now`` finds the members of a plan that are as they were planned. ``examine`` takes them in the
+plan's order; each passes all filters with those before it assumed, on its node or on the best alternate of its class.
+What the binder's own cache says of group and pods counts, never what a message says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from berth.api.pod import Pod, digest_of, is_gated, is_gone_while_unbound
+from berth.api.podgroups import GroupKey, Members, PodGroup, group_of
+from berth.decoding import version_number
+from berth.framework.cycle import check
+from berth.framework.plugincalls import PluginFailure
+from berth.framework.profile import Profile
+from berth.framework.scoring import counted_pods_of
+from berth.framework.status import Code, Status
+from berth.messages.attempts import Candidate, Outcome, Reason, Rejection, by_best_estimate
+from berth.messages.groups import GroupPlan
+from berth_binder.cache import PODS, Cache
+from berth_binder.decisions.verdict import RecheckError, Verdict
+
+# Members that the binder awaits because its watch has not shown them. Of a group with more it is far behind.
+MOST_AWAITED = 32
+
+
+class GroupPlacement(msgspec.Struct, frozen=True, kw_only=True):
+    """All members that have a node, in the order in which they were assumed; ``left_out``: why others have none."""
+
+    nodes: dict[str, str]  # by uid
+    left_out: tuple[Rejection, ...] = ()
+
+
+Examination = Generator[None, None, GroupPlacement | Verdict]
+
+
+@dataclass(slots=True)
+class MembersNow:
+    """``ready``: as they were planned. ``unknown``: the watch has not shown them, and may do so."""
+
+    ready: dict[str, Pod] = field(default_factory=dict)
+    unknown: list[str] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)
+
+    @property
+    def is_behind(self) -> bool:
+        return len(self.unknown) > MOST_AWAITED
+
+
+def refuses_single(pod: Pod, group: PodGroup | None, members: Members) -> bool:
+    """Whether a ranking of this pod alone must not be bound, because its group needs it placed with others.
+
+    ``group`` is the one that the pod names, None if it is not known. Old watchers and forged messages rank members
+    one by one.
+    """
+    if group_of(pod) is None:
+        return False
+    return group is None or members.need(group) > 0
+
+
+class GroupCheck:
+    def __init__(self, *, cache: Cache, profiles: Mapping[str, Profile]) -> None:
+        self._cache = cache
+        self._profiles = profiles
+
+    def members_now(
+        self, plan: GroupPlan, planned: Mapping[str, tuple[str, int]], key: GroupKey, profile: str
+    ) -> MembersNow:
+        """``planned``: by uid, the digest and the resourceVersion of each member as the watcher saw it."""
+        found = MembersNow()
+        for member in plan.members:
+            pod = self._cache.pod(member.uid)
+            digest, version = planned.get(member.uid, ("", 0))
+            if pod is None or (version_number(pod.metadata.resource_version) < version and digest_of(pod) != digest):
+                is_to_come = version > self._cache.reached(PODS)
+                (found.unknown if is_to_come else found.changed).append(member.uid)
+            elif self._is_as_planned(pod, digest, key, profile):
+                found.ready[member.uid] = pod
+            else:
+                found.changed.append(member.uid)
+        return found
+
+    def _is_as_planned(self, pod: Pod, digest: str, key: GroupKey, profile: str) -> bool:
+        waits = not (is_gated(pod) or is_gone_while_unbound(pod)) and pod.spec.scheduler_name == profile
+        return waits and group_of(pod) == key and digest_of(pod) == digest
+
+    def examine(  # noqa: PLR0913 - the plan, what counts of it, and the clock
+        self,
+        plan: GroupPlan,
+        group: PodGroup,
+        pods: Mapping[str, Pod],
+        need: int,
+        profile: str,
+        *,
+        may_continue: Callable[[], bool] = lambda: True,
+    ) -> Examination:
+        """Assume at least ``need`` of these pods, or none. Yields when ``may_continue`` says that its time is over.
+
+        Until it has returned a placement the caller must not act on what is assumed. If it is closed, nothing stays
+        assumed.
+
+        Raises:
+            RecheckError: a plugin could not answer.
+        """
+        examining = _Examining(self._cache, self._profiles[profile], plan, group, pods, need)
+        done = False
+        try:
+            for _ in examining.run():
+                if not may_continue():
+                    before = self._cache.snapshot.version
+                    yield
+                    examining.note_events_since(before)
+            done = examining.is_enough
+        finally:
+            if not done:
+                examining.forget_all()
+        if not done:
+            return examining.conflict()
+        return GroupPlacement(nodes=dict(examining.nodes), left_out=tuple(examining.rejections))
+
+
+class _Examining:
+    """One examination: ``nodes`` of the assumed members, ``rejections`` of the others."""
+
+    def __init__(  # noqa: PLR0913, PLR0917 - the parts of one examination
+        self,
+        cache: Cache,
+        profile: Profile,
+        plan: GroupPlan,
+        group: PodGroup,
+        pods: Mapping[str, Pod],
+        need: int,
+    ) -> None:
+        self.nodes: dict[str, str] = {}
+        self.rejections: list[Rejection] = []
+        self._cache = cache
+        self._profile = profile
+        self._plan = plan
+        self._pods = pods
+        self._need = need
+        is_bounded = plan.domain and group.topology is not None and group.topology.required
+        self._domain = (plan.topology_key, plan.domain) if is_bounded else None
+        self._touched: set[str] | None = set()  # nodes; None for all
+
+    @property
+    def is_enough(self) -> bool:
+        return len(self.nodes) >= self._need
+
+    def run(self) -> Generator[None, None, None]:
+        """Assume members one after another, then check those again whose node an event has touched."""
+        left = sum(member.uid in self._pods for member in self._plan.members)
+        for member in self._plan.members:
+            pod = self._pods.get(member.uid)
+            if pod is None:
+                continue
+            if len(self.nodes) + left < self._need:
+                return
+            left -= 1
+            self._find_node(pod, self._plan.nodes[member.node], member.of_class)
+            yield
+        yield from self._check_touched()
+
+    def note_events_since(self, version: int) -> None:
+        """Note the nodes that changed while others worked."""
+        changed = self._cache.snapshot.changed_since(version)
+        if changed is None or self._touched is None:
+            self._touched = None
+        else:
+            names = self._cache.snapshot.rows.names
+            self._touched |= {names[row] for row in changed.nodes | changed.pods}
+
+    def forget_all(self) -> None:
+        for uid in reversed(self.nodes):
+            self._cache.forget(uid)
+
+    def conflict(self) -> Verdict:
+        return Verdict(
+            outcome=Outcome.CONFLICT,
+            reason=Reason.NO_CANDIDATE,
+            message=f"{len(self.rejections)} members have no node any more, and {self._need} are needed together",
+            rejections=tuple(self.rejections),
+        )
+
+    def _check_touched(self) -> Generator[None, None, None]:
+        while (touched := self._touched) is None or touched:
+            self._touched = set()
+            for member in self._plan.members:
+                node = self.nodes.get(member.uid)
+                if node is None or (touched is not None and node not in touched):
+                    continue
+                pod = self._pods[member.uid]
+                if not self._status(pod, node, has_room=True).is_success:
+                    self._cache.forget(member.uid)
+                    del self.nodes[member.uid]
+                    self._find_node(pod, node, member.of_class)
+                yield
+
+    def _find_node(self, pod: Pod, planned: str, of_class: int) -> None:
+        status = self._status(pod, planned)
+        if status.is_success:
+            self._assume(pod, planned)
+            return
+        self.rejections.append(_rejection(status, planned))
+        for candidate in self._alternates(pod, of_class):
+            if self._status(pod, candidate.node).is_success:
+                self._assume(pod, candidate.node)
+                self.rejections.pop()
+                return
+
+    def _assume(self, pod: Pod, node: str) -> None:
+        self._cache.assume(pod, node)
+        self.nodes[pod.uid] = node
+
+    def _alternates(self, pod: Pod, of_class: int) -> Sequence[Candidate]:
+        """The class's other nodes, the best as the pods there are now first."""
+        found = self._plan.classes[of_class].alternates if of_class < len(self._plan.classes) else []
+        names = [self._plan.nodes[each.node] for each in found]
+        try:
+            present = counted_pods_of(pod, names, self._cache.snapshot, self._profile)
+        except PluginFailure as failure:
+            raise RecheckError(f"checking {pod.key!r}: {failure}") from failure
+        return by_best_estimate(
+            Candidate(node=name, total=each.total, pods=each.pods, loss=each.loss, newcomers=count - each.pods)
+            for name, each, count in zip(names, found, present, strict=True)
+        )
+
+    def _status(self, pod: Pod, node: str, *, has_room: bool = False) -> Status:
+        if self._domain is not None and not self._is_in_domain(node):
+            return Status.unresolvable(f"node(s) have no longer {self._domain[0]}={self._domain[1]}")
+        status = check(pod, node, self._cache.snapshot, self._profile, has_room=has_room)
+        if status.code is Code.ERROR:
+            raise RecheckError(f"checking {pod.key!r} on {node!r}: {status.plugin}: {', '.join(status.reasons)}")
+        return status
+
+    def _is_in_domain(self, node: str) -> bool:
+        snapshot = self._cache.snapshot
+        row = snapshot.rows.of(node)
+        there = snapshot.node_at(row) if row is not None else None
+        if there is None or self._domain is None:
+            return True  # the filters say so
+        key, value = self._domain
+        return (there.metadata.labels or {}).get(key) == value
+
+
+def _rejection(status: Status, node: str) -> Rejection:
+    return Rejection(plugin=status.plugin, reason=", ".join(status.reasons), nodes=1, examples=[node])
