@@ -62,6 +62,26 @@ def test_a_namespace_that_adds_one_pod_after_the_other_gets_its_share_and_no_mor
     assert [name[0] for name in taken] == ["a", "b"] * 4
 
 
+def test_a_group_pays_a_turn_for_each_of_its_members(active):
+    active.add("a1", *(f"b{number}" for number in range(1, 10)))
+    active.add("a2")
+    assert active.pods.pop(turns=5).uid == "a1"
+    assert active.take() == ["b1", "b2", "b3", "b4", "b5", "a2", "b6", "b7", "b8", "b9"]
+
+
+def test_a_namespace_that_has_paid_ahead_and_left_pays_when_it_comes_back(active):
+    active.add("a1", *(f"b{number}" for number in range(1, 6)))
+    active.pods.pop(turns=3)
+    active.add("a2")
+    assert active.take() == ["b1", "b2", "b3", "a2", "b4", "b5"]
+
+
+def test_alone_a_namespace_waits_for_nobody_however_much_it_has_paid(active):
+    active.add("a1", "a2")
+    active.pods.pop(turns=1000)
+    assert active.take() == ["a2"]
+
+
 def test_a_higher_rank_goes_before_every_turn(active):
     active.add("a1", "b1", rank=5)
     active.add("a2", "a3", rank=-1)

@@ -87,8 +87,8 @@ class ActivePods:
             del self._ranks[rank]
         return None
 
-    def pop(self) -> ActiveEntry:
-        """Remove and return the entry of the pod whose turn it is.
+    def pop(self, turns: int = 1) -> ActiveEntry:
+        """Remove and return the entry of the pod whose turn it is; its namespace pays so many turns.
 
         Raises:
             LookupError: there is no active pod.
@@ -97,7 +97,7 @@ class ActivePods:
         if found is None:
             raise LookupError("there is no active pod")
         rank, entry = found
-        self._ranks[rank].take()
+        self._ranks[rank].take(turns)
         self._size -= 1
         return entry
 
@@ -114,8 +114,8 @@ class _Rank:
         self._turns: list[tuple[int, int, str]] = []  # round, number and namespace, one per namespace with entries
         self._numbers = count()
         self._round = 0
-        # The last round in which a namespace had its turn, cleared with each new round.
-        self._last_round: dict[str, int] = {}
+        # The last round for which a namespace has paid, until that round has passed.
+        self._paid: dict[str, int] = {}
 
     def add(self, namespace: str, entry: ActiveEntry) -> None:
         if namespace == FRONT:
@@ -132,15 +132,15 @@ class _Rank:
             return self._front[0]
         return self._by_namespace[self._turns[0][2]][0] if self._turns else None
 
-    def take(self) -> None:
+    def take(self, turns: int) -> None:
         if self._front:
             heapq.heappop(self._front)
             return
         turn, _, namespace = heapq.heappop(self._turns)
         if turn > self._round:
             self._round = turn
-            self._last_round.clear()
-        self._last_round[namespace] = turn
+            self._paid = {name: paid for name, paid in self._paid.items() if paid >= turn}
+        self._paid[namespace] = turn + turns - 1
         heapq.heappop(self._by_namespace[namespace])
         self._line_up_again(namespace)
 
@@ -170,7 +170,7 @@ class _Rank:
         yield from self._by_namespace.values()
 
     def _line_up(self, namespace: str) -> None:
-        turn = self._round + 1 if self._last_round.get(namespace) == self._round else self._round
+        turn = max(self._round, self._paid.get(namespace, -1) + 1)
         heapq.heappush(self._turns, (turn, next(self._numbers), namespace))
 
     def _line_up_again(self, namespace: str) -> None:

@@ -1,0 +1,299 @@
+"""Groups in the queue: each is one entry, gated until its PodGroup and enough of its members are there (ADR 71).
+
+A pod belongs to the group that it names. While the group is in flight nothing moves: what changes is noted, and the
+next attempt follows the Decision. Pods of a group whose minimum is bound are ordinary pods, and so are those of a group
+that asks for no more than each of them does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Final
+
+import msgspec
+
+from berth.api.pod import Pod, priority_of
+from berth.api.podgroups import MOST_MEMBERS, Dialect, GroupKey, Members, PodGroup, group_of, several_profiles
+from berth.api.resources import pod_requests
+from berth.clock import Backoff
+
+# Seconds for which a gate is closed before it says what is missing: members come in batches.
+REPORTED_AFTER_SECONDS: Final = 5.0
+# Seconds without news of its members after which a begun group goes on with those that exist. A half-finished Job, or
+# an elastic one, never has its minimum again.
+BEGUN_SECONDS: Final = 10.0
+# Back-off in relation to the last plan: else one group has all scorers.
+PLAN_SHARE: Final = 10
+MOST_BACKOFF_SECONDS: Final = 60.0
+# Conflicts in a row after which a group goes alone, and after which it backs off. A plan that takes a second loses to a
+# stream of single pods every time.
+CONFLICTS_TO_GO_ALONE: Final = 2
+CONFLICTS_TO_BACK_OFF: Final = 3
+
+
+class Way(Enum):
+    """How the pending pods of a group are scheduled."""
+
+    GATED = auto()
+    TOGETHER = auto()
+    ONE_BY_ONE = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """``message``: why it is closed. ``due``: monotonic time at which it may open without an event."""
+
+    way: Way
+    message: str = ""
+    due: float | None = None
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class QueuedGroup:
+    """A group with pods, or one in flight."""
+
+    key: GroupKey
+    group: PodGroup | None = None  # None: the API server has shown none of this name
+    pods: dict[str, Pod] = field(default_factory=dict)  # all that name it, by uid
+    changed_at: float = 0.0  # monotonic time of the last news of a member
+    gated_since: float | None = None  # monotonic; None while its gate is open
+    is_in_flight: bool = False
+    has_changed: bool = False  # while it is in flight
+    failures: int = 0  # attempts in a row that ended in back-off
+    conflicts: int = 0  # attempts in a row that ended in a conflict
+    backoff_until: float = 0.0  # monotonic
+
+    def members(self, profiles: Collection[str]) -> Members:
+        return Members.of(self.pods.values(), profiles)
+
+    def gate(self, members: Members, known: Collection[Dialect], now: float) -> Gate:
+        """Whether its pending pods may be tried, and how. ``known``: dialects whose PodGroups are watched."""
+        group = self.group
+        if group is None or self._refusal(group, members, known):
+            return Gate(Way.GATED, self._refusal(group, members, known))
+        if not members.need(group) or self._is_ordinary(group, members):
+            return Gate(Way.ONE_BY_ONE)
+        if members.pending and members.are_enough(group):
+            return Gate(Way.TOGETHER)
+        due = self.changed_at + BEGUN_SECONDS if members.is_begun and members.pending else None
+        if due is not None and now >= due:
+            return Gate(Way.TOGETHER)
+        return Gate(Way.GATED, _missing(group, members), due)
+
+    def note_gate(self, gate: Gate, now: float) -> None:
+        """Note since when the gate is closed."""
+        if gate.way is not Way.GATED:
+            self.gated_since = None
+        elif self.gated_since is None:
+            self.gated_since = now
+
+    def report_due(self) -> float | None:
+        """Monotonic time at which a closed gate says what is missing."""
+        return None if self.gated_since is None else self.gated_since + REPORTED_AFTER_SECONDS
+
+    def representative(self, group: PodGroup, members: Members) -> Pod:
+        """A pending member with the group's priority, for the QueueSort plugin: the most important, oldest one."""
+        first = in_order(members.pending)[0]
+        spec = msgspec.structs.replace(first.spec, priority=members.priority(group))
+        return msgspec.structs.replace(first, spec=spec)
+
+    def _refusal(self, group: PodGroup | None, members: Members, known: Collection[Dialect]) -> str:
+        """Why the group is not scheduled, however many members there are; empty if it is."""
+        dialect = self.key.dialect
+        if dialect not in known:
+            return f"it is not known yet whether the API server has PodGroups of {dialect.value}"
+        if group is None:
+            return f'no PodGroup "{self.key.name}" in {dialect.value}'
+        if group.is_terminating:
+            return f'PodGroup "{self.key.name}" is being deleted'
+        if group.problems:
+            return "; ".join(group.problems)
+        return several_profiles(members.profiles) if len(members.profiles) > 1 else ""
+
+    def _is_ordinary(self, group: PodGroup, members: Members) -> bool:
+        return all(group.is_ordinary(pod_requests(pod.spec).amounts) for pod in members.pending[:1])
+
+    # What becomes of an attempt
+
+    def published(self) -> None:
+        self.is_in_flight, self.has_changed = True, False
+
+    def failed(self, now: float, backoff: Backoff, plan_seconds: float) -> float:
+        """It is unschedulable, or an error: the monotonic time until which it backs off."""
+        self.failures += 1
+        self.conflicts = 0
+        return self._back_off(now, backoff, plan_seconds)
+
+    def conflicted(self, now: float, backoff: Backoff, plan_seconds: float) -> float:
+        """Others took its nodes: again at once, or the monotonic time until which it backs off."""
+        self.conflicts += 1
+        self.is_in_flight = False
+        if self.conflicts < CONFLICTS_TO_BACK_OFF:
+            return now
+        self.failures += 1
+        self.conflicts = 0
+        return self._back_off(now, backoff, plan_seconds)
+
+    def succeeded(self) -> None:
+        self.is_in_flight = False
+        self.failures = self.conflicts = 0
+        self.backoff_until = 0.0
+
+    @property
+    def goes_alone(self) -> bool:
+        return self.conflicts >= CONFLICTS_TO_GO_ALONE
+
+    def _back_off(self, now: float, backoff: Backoff, plan_seconds: float) -> float:
+        self.is_in_flight = False
+        seconds = max(backoff.after(self.failures), min(PLAN_SHARE * plan_seconds, MOST_BACKOFF_SECONDS))
+        self.backoff_until = now + seconds
+        return self.backoff_until
+
+
+class Groups:
+    """The groups that pods name. Pods without a group cost two look-ups."""
+
+    def __init__(self, profiles: Collection[str]) -> None:
+        self._profiles = profiles
+        self._groups: dict[GroupKey, QueuedGroup] = {}
+        self._named: dict[GroupKey, PodGroup] = {}  # all PodGroups, also those that no pod names
+        self._key_of: dict[str, GroupKey] = {}  # by uid of a pod
+        self._moving: dict[str, Pod] = {}  # by uid, pods that name another group while theirs is in flight
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def __iter__(self) -> Iterator[QueuedGroup]:
+        return iter(self._groups.values())
+
+    def get(self, key: GroupKey) -> QueuedGroup | None:
+        return self._groups.get(key)
+
+    def of(self, uid: str) -> QueuedGroup | None:
+        """The group of a pod."""
+        key = self._key_of.get(uid)
+        return None if key is None else self._groups[key]
+
+    def observe_pod(self, pod: Pod, now: float) -> list[QueuedGroup]:
+        """The groups that changed by this state of the pod: none for a pod without a group."""
+        wanted, current = group_of(pod), self._key_of.get(pod.uid)
+        if wanted is None and current is None:
+            return []
+        if current is not None and current != wanted:
+            group = self._groups[current]
+            if group.is_in_flight:
+                # Two messages of one pod would both be right.
+                self._moving[pod.uid] = pod
+                group.has_changed = True
+                return []
+            return [*self._leave(pod.uid, now), *(self._join(pod, wanted, now) if wanted is not None else ())]
+        self._moving.pop(pod.uid, None)
+        return self._join(pod, wanted, now) if wanted is not None else []
+
+    def remove_pod(self, uid: str, now: float) -> list[QueuedGroup]:
+        """The same for a pod that is gone."""
+        self._moving.pop(uid, None)
+        return self._leave(uid, now) if uid in self._key_of else []
+
+    def observe_group(self, group: PodGroup) -> list[QueuedGroup]:
+        """The groups that changed by this state of the PodGroup, which may be remade under another uid."""
+        self._named[group.key] = group
+        return self._set_group(group.key, group)
+
+    def remove_group(self, key: GroupKey, uid: str) -> list[QueuedGroup]:
+        """The same for a PodGroup that is gone, unless another one of its name has come meanwhile."""
+        known = self._named.get(key)
+        if known is None or known.uid != uid:
+            return []
+        del self._named[key]
+        return self._set_group(key, None)
+
+    def landed(self, group: QueuedGroup, now: float) -> list[QueuedGroup]:
+        """The group is not in flight any more: pods that have named another one move. Returns all that changed."""
+        group.is_in_flight = False
+        changed = [group] if group.has_changed else []
+        group.has_changed = False
+        for uid in [uid for uid in group.pods if uid in self._moving]:
+            changed += self.observe_pod(self._moving.pop(uid), now)
+        self._forget_if_empty(group)
+        return list(dict.fromkeys(changed))
+
+    def _join(self, pod: Pod, key: GroupKey, now: float) -> list[QueuedGroup]:
+        group = self._groups.get(key)
+        if group is None:
+            group = self._groups[key] = QueuedGroup(key=key, group=self._named.get(key))
+        before = group.pods.get(pod.uid)
+        group.pods[pod.uid] = pod
+        self._key_of[pod.uid] = key
+        return self._changed(group, now) if before is None or _counts_otherwise(before, pod) else []
+
+    def _leave(self, uid: str, now: float) -> list[QueuedGroup]:
+        group = self._groups[self._key_of.pop(uid)]
+        group.pods.pop(uid, None)
+        changed = self._changed(group, now)
+        self._forget_if_empty(group)
+        return changed
+
+    def _set_group(self, key: GroupKey, group: PodGroup | None) -> list[QueuedGroup]:
+        queued = self._groups.get(key)
+        if queued is None:
+            return []
+        queued.group = group
+        queued.has_changed = queued.has_changed or queued.is_in_flight
+        return [queued]
+
+    def _changed(self, group: QueuedGroup, now: float) -> list[QueuedGroup]:
+        group.changed_at = now
+        group.has_changed = group.has_changed or group.is_in_flight
+        return [group]
+
+    def _forget_if_empty(self, group: QueuedGroup) -> None:
+        if not group.pods and not group.is_in_flight:
+            self._groups.pop(group.key, None)
+
+
+def in_order(pods: Iterable[Pod]) -> list[Pod]:
+    """Pending members as they are published, at most as many as one plan takes: by priority, then by age."""
+    ordered = sorted(pods, key=lambda pod: (-priority_of(pod), pod.metadata.creation_timestamp or "", pod.uid))
+    return ordered[:MOST_MEMBERS]
+
+
+def slots_of(members: Members) -> int:
+    """Slots of the window that a group takes: one for each pending member."""
+    return min(len(members.pending), MOST_MEMBERS)
+
+
+def turns_of(members: Members, window: int) -> int:
+    """Turns that its namespace pays.
+
+    Free of charge it would beat pods of other namespaces, and at its full size its own namespace would starve.
+    """
+    return max(1, min(len(members.pending), window))
+
+
+def may_go(slots: int, used: int, size: int, *, alone: bool = False) -> bool:
+    """Whether a group at the head of the queue goes into flight, by the window's used slots and size.
+
+    Until then what is not of higher priority waits behind it: let past, small pods would keep it out for ever.
+    """
+    return used == 0 if alone or slots > size else slots <= size - used
+
+
+def _missing(group: PodGroup, members: Members) -> str:
+    there = len(members.bound) + members.succeeded + len(members.pending)
+    parts = [f"{there} of {group.minimum} members exist"]
+    parts += [f"{members.gated} of its pods have scheduling gates"] if members.gated else []
+    parts += [f"{count} of its pods have schedulerName {name}" for name, count in sorted(members.others.items())]
+    return "; ".join(parts)
+
+
+def _counts_otherwise(before: Pod, now: Pod) -> bool:
+    """Whether the group may have another state with the pod as it is now."""
+    return (
+        before.spec != now.spec
+        or before.status.phase != now.status.phase
+        or before.metadata.deletion_timestamp != now.metadata.deletion_timestamp
+        or before.metadata.labels != now.metadata.labels
+    )

@@ -1,0 +1,308 @@
+"""Groups in the watcher's queue: gates, turns, the window, back-off, and which pods belong."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from berth.api.meta import OwnerReference
+from berth.api.pod import Pod, PodSchedulingGate, PodSchedulingGroup
+from berth.api.podgroups import GROUP_LABEL, MOST_MEMBERS, Dialect, GroupKey, Members, PodGroup, Topology
+from berth.clock import Backoff
+from berth_watcher.queue.groups import (
+    BEGUN_SECONDS,
+    Gate,
+    Groups,
+    QueuedGroup,
+    Way,
+    in_order,
+    may_go,
+    slots_of,
+    turns_of,
+)
+from harness.builders.groups import a_group, members
+from harness.builders.objects import a_pod
+
+MINE = frozenset({"berth"})
+KNOWN = frozenset({Dialect.COSCHEDULING, Dialect.UPSTREAM})
+KEY = a_group().key
+BACKOFF = Backoff(initial=timedelta(seconds=1), maximum=timedelta(seconds=10), jitter_ratio=0)
+
+
+def a_member(name: str, group: str = "gang", **pod: Any) -> Pod:
+    return a_pod(name, labels={GROUP_LABEL: group}, **pod)
+
+
+def queued(group: PodGroup | None, *pods: Pod) -> QueuedGroup:
+    return QueuedGroup(key=KEY, group=group, pods={pod.uid: pod for pod in pods})
+
+
+def gate(group: QueuedGroup, now: float = 0.0, known: Any = KNOWN) -> Gate:
+    return group.gate(group.members(MINE), known, now)
+
+
+# --- the gate
+
+
+def test_a_group_is_tried_once_its_minimum_exists():
+    pods = [a_member(f"m{number}") for number in range(4)]
+    assert gate(queued(a_group(minimum=4), *pods[:3])) == Gate(Way.GATED, "3 of 4 members exist")
+    assert gate(queued(a_group(minimum=4), *pods)).way is Way.TOGETHER
+
+
+def test_bound_and_succeeded_members_count_for_the_gate():
+    owners = [OwnerReference(kind="Job", name="job", uid="job", controller=True)]
+    done = a_member("done", node="n", status={"phase": "Succeeded"}, metadata={"owner_references": owners})
+    bound = a_member("bound", node="n", metadata={"owner_references": owners})
+    assert gate(queued(a_group(minimum=3), done, bound, a_member("m"))).way is Way.TOGETHER
+
+
+@pytest.mark.parametrize(
+    ("group", "message"),
+    [
+        (None, 'no PodGroup "gang" in scheduling.x-k8s.io'),
+        (a_group(minimum=1, is_terminating=True), 'PodGroup "gang" is being deleted'),
+        (
+            a_group(minimum=1, problems=("spec.minMember: want 1 or more, got 0",)),
+            "spec.minMember: want 1 or more, got 0",
+        ),
+    ],
+)
+def test_a_group_that_is_not_as_it_should_be_says_why(group: PodGroup | None, message: str):
+    assert gate(queued(group, a_member("m"))) == Gate(Way.GATED, message)
+
+
+def test_a_dialect_that_could_not_be_asked_for_keeps_its_pods_waiting():
+    found = gate(queued(None, a_member("m")), known=frozenset({Dialect.UPSTREAM}))
+    assert found.message == "it is not known yet whether the API server has PodGroups of scheduling.x-k8s.io"
+
+
+def test_the_gate_says_which_pods_do_not_count():
+    found = gate(
+        queued(
+            a_group(minimum=16),
+            *[a_member(f"m{number}") for number in range(12)],
+            *[a_member(f"o{number}", scheduler_name="default-scheduler") for number in range(3)],
+            a_member("g", scheduling_gates=[PodSchedulingGate(name="g")]),
+        )
+    )
+    assert found.message == (
+        "12 of 16 members exist; 1 of its pods have scheduling gates; "
+        "3 of its pods have schedulerName default-scheduler"
+    )
+
+
+def test_two_profiles_are_refused():
+    group = queued(a_group(minimum=2), a_member("a"), a_member("b", scheduler_name="batch"))
+    found = group.gate(group.members({"berth", "batch"}), KNOWN, 0.0)
+    assert found.message.endswith('got: "batch" and "berth"')
+
+
+def test_a_begun_group_goes_on_with_what_exists_ten_seconds_after_the_last_news():
+    group = queued(a_group(minimum=8), a_member("b", node="n"), *[a_member(f"m{number}") for number in range(3)])
+    group.changed_at = 100.0
+    assert gate(group, 109.9) == Gate(Way.GATED, "4 of 8 members exist", 100.0 + BEGUN_SECONDS)
+    assert gate(group, 110.0).way is Way.TOGETHER
+    assert group.members(MINE).wanted(a_group(minimum=8)) == 3
+
+
+def test_a_fresh_group_waits_for_its_minimum_for_ever():
+    group = queued(a_group(minimum=8), a_member("m"))
+    assert gate(group, 10**9) == Gate(Way.GATED, "1 of 8 members exist")
+
+
+@pytest.mark.parametrize(
+    ("group", "way"),
+    [
+        (a_group(minimum=1), Way.ONE_BY_ONE),
+        (a_group(minimum=1, min_resources={"cpu": 1000}), Way.ONE_BY_ONE),
+        (a_group(minimum=1, min_resources={"cpu": 9000}), Way.TOGETHER),
+        (a_group(minimum=1, topology=Topology(key="rack")), Way.TOGETHER),
+        (a_group(minimum=2), Way.TOGETHER),
+    ],
+)
+def test_a_group_that_asks_for_no_more_than_its_pods_is_none(group: PodGroup, way: Way):
+    assert gate(queued(group, a_member("a", cpu="1"), a_member("b", cpu="1"))).way is way
+
+
+def test_pods_beyond_the_minimum_are_ordinary_pods():
+    bound = [a_member(f"b{number}", node="n") for number in range(4)]
+    assert gate(queued(a_group(minimum=4), *bound, a_member("m"))).way is Way.ONE_BY_ONE
+
+
+def test_a_gate_speaks_after_five_seconds():
+    group = queued(None, a_member("m"))
+    group.note_gate(gate(group), 7.0)
+    group.note_gate(gate(group), 9.0)
+    assert group.report_due() == 12.0
+    group.group = a_group(minimum=1)
+    group.note_gate(gate(group), 10.0)
+    assert group.report_due() is None
+
+
+# --- its place, its turn, the window
+
+
+def test_a_group_stands_where_its_least_important_member_would():
+    pods = [a_member("young", priority=9), a_member("low", priority=3)]
+    group = queued(a_group(minimum=2, priority=5), *pods)
+    representative = group.representative(a_group(minimum=2, priority=5), group.members(MINE))
+    assert (representative.metadata.name, representative.spec.priority) == ("young", 3)
+
+
+def test_members_are_published_by_priority_and_age_and_no_more_than_a_plan_takes():
+    pods = [
+        a_member("b", metadata={"creation_timestamp": "2026-01-01T00:00:02Z"}),
+        a_member("a", metadata={"creation_timestamp": "2026-01-01T00:00:01Z"}),
+        a_member("c", priority=1, metadata={"creation_timestamp": "2026-01-01T00:00:03Z"}),
+    ]
+    assert [pod.metadata.name for pod in in_order(pods)] == ["c", "a", "b"]
+    assert len(in_order(members(MOST_MEMBERS + 1))) == MOST_MEMBERS
+
+
+@pytest.mark.parametrize(
+    ("slots", "used", "size", "alone", "goes"),
+    [
+        (4, 0, 64, False, True),
+        (4, 60, 64, False, True),
+        (4, 61, 64, False, False),
+        (64, 0, 64, False, True),
+        (100, 0, 64, False, True),
+        (100, 1, 64, False, False),
+        (4, 1, 64, True, False),
+        (4, 0, 64, True, True),
+    ],
+)
+def test_a_group_goes_when_its_slots_are_free_or_nothing_is_in_flight(slots, used, size, alone, goes):
+    assert may_go(slots, used, size, alone=alone) is goes
+
+
+def test_a_group_pays_a_turn_a_member_up_to_the_window():
+    group = Members(pending=members(100))
+    assert (slots_of(group), turns_of(group, 64), turns_of(Members(pending=members(4)), 64)) == (100, 64, 4)
+
+
+# --- attempts
+
+
+def test_back_off_doubles_and_lasts_ten_times_the_last_plan():
+    group = queued(a_group())
+    assert [group.failed(0.0, BACKOFF, 0.01) for _ in range(5)] == [1.0, 2.0, 4.0, 8.0, 10.0]
+    assert group.failed(0.0, BACKOFF, 2.0) == 20.0
+    assert group.failed(0.0, BACKOFF, 100.0) == 60.0
+    group.succeeded()
+    assert group.failed(0.0, BACKOFF, 0.0) == 1.0
+
+
+def test_after_two_conflicts_a_group_goes_alone_and_after_three_it_backs_off():
+    group = queued(a_group())
+    ends = [(group.conflicted(5.0, BACKOFF, 0.0), group.goes_alone) for _ in range(3)]
+    assert ends == [(5.0, False), (5.0, True), (6.0, False)]
+
+
+# --- which pods belong
+
+
+def test_pods_and_their_group_may_come_in_any_order():
+    groups = Groups(MINE)
+    [first] = groups.observe_pod(a_member("a"), 1.0)
+    assert first.group is None
+    assert groups.observe_group(a_group(minimum=2)) == [first]
+    [second] = groups.observe_pod(a_member("b"), 2.0)
+    assert second is first
+    assert (len(first.pods), first.changed_at, first.group) == (2, 2.0, a_group(minimum=2))
+    later = Groups(MINE)
+    assert later.observe_group(a_group(minimum=2)) == []
+    assert later.observe_pod(a_member("a"), 1.0)[0].group == a_group(minimum=2)
+
+
+def test_a_pod_without_a_group_changes_none():
+    groups = Groups(MINE)
+    assert groups.observe_pod(a_pod("plain"), 1.0) == []
+    assert groups.remove_pod("uid-plain", 1.0) == []
+    assert (len(groups), groups.of("uid-plain")) == (0, None)
+
+
+def test_a_group_is_remade_under_living_pods():
+    groups = Groups(MINE)
+    [group] = groups.observe_pod(a_member("a"), 1.0)
+    groups.observe_group(a_group(uid="old"))
+    groups.observe_group(a_group(uid="new", minimum=3))
+    assert groups.remove_group(KEY, "old") == []
+    assert group.group is not None
+    assert group.group.minimum == 3
+    assert groups.remove_group(KEY, "new") == [group]
+    assert group.group is None
+
+
+def test_a_condition_of_a_member_is_no_news_of_its_group():
+    groups = Groups(MINE)
+    groups.observe_pod(a_member("a"), 1.0)
+    assert groups.observe_pod(a_member("a", version=9), 2.0) == []
+    assert groups.observe_pod(a_member("a", node="n"), 3.0)
+
+
+def test_a_pod_moves_to_another_group_when_its_own_is_not_in_flight():
+    groups = Groups(MINE)
+    [gang] = groups.observe_pod(a_member("a"), 1.0)
+    [other] = groups.observe_pod(a_member("b", group="other"), 1.0)
+    gang.published()
+    assert groups.observe_pod(a_member("a", group="other"), 2.0) == []
+    assert (groups.of("uid-a"), gang.has_changed) == (gang, True)
+    assert set(groups.landed(gang, 3.0)) == {gang, other}
+    assert groups.of("uid-a") is other
+    assert [each.key.name for each in groups] == ["other"]
+
+
+def test_what_changes_in_flight_is_noted_and_recalls_nothing():
+    groups = Groups(MINE)
+    [gang] = groups.observe_pod(a_member("a"), 1.0)
+    gang.published()
+    groups.remove_pod("uid-a", 2.0)
+    assert (gang.is_in_flight, gang.has_changed, groups.get(KEY)) == (True, True, gang)
+    assert groups.landed(gang, 3.0) == [gang]
+    assert groups.get(KEY) is None
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["a", "b", "c"]),
+            st.sampled_from(["", "x", "y", "gone", "flies", "lands"]),
+            st.booleans(),
+        ),
+        max_size=30,
+    )
+)
+def test_every_pod_ends_in_the_group_that_it_names(history):
+    groups, last = Groups(MINE), dict[str, GroupKey | None]()
+    for now, (name, what, by_field) in enumerate(history):
+        if what == "gone":
+            groups.remove_pod(f"uid-{name}", now)
+            last.pop(name, None)
+        elif what in ("flies", "lands"):
+            group = groups.of(f"uid-{name}")
+            if group is not None and what == "flies":
+                group.published()
+            elif group is not None:
+                groups.landed(group, now)
+        else:
+            named = PodSchedulingGroup(pod_group_name=what) if by_field and what else None
+            labels = {GROUP_LABEL: what} if what and not by_field else None
+            groups.observe_pod(a_pod(name, labels=labels, scheduling_group=named), now)
+            dialect = Dialect.UPSTREAM if by_field else Dialect.COSCHEDULING
+            last[name] = GroupKey(dialect, "default", what) if what else None
+    for group in list(groups):
+        groups.landed(group, 100.0)
+    for group in list(groups):
+        assert not group.is_in_flight
+    found = {name: group.key if (group := groups.of(f"uid-{name}")) else None for name in last}
+    assert found == last
+    assert {pod.metadata.name for group in groups for pod in group.pods.values()} == {
+        name for name, key in last.items() if key is not None
+    }
+    assert all(group.pods for group in groups)
