@@ -51,7 +51,7 @@ def plan(
     devices are planned in one piece, because a copy has no assumed devices. Raises no exception.
     """
     workspace = Workspace(snapshot, profile, question.attempt)
-    planner = _Planner(question, workspace)
+    planner = Planner(question, workspace)
     may_detach = not any(snapshot.traits_of(pod) & _CLAIMING for pod in question.members)
     try:
         for _ in planner.run():
@@ -91,7 +91,7 @@ class _Attempt:
         return sum(self.placed.values())
 
 
-class _Planner:
+class Planner:
     def __init__(self, question: GroupQuestion, workspace: Workspace) -> None:
         self._question = question
         self._workspace = workspace

@@ -1,0 +1,182 @@
+"""Evictions for a whole group: none unless all that is needed fits with them, and no victim too many."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from berth.api.pod import Pod
+from berth.api.podgroups import GROUP_LABEL, Topology
+from berth.cluster.snapshot import Snapshot
+from berth.framework.cycle import check
+from berth.framework.groups.evictions import GroupEvictions, plan_evictions, units_of
+from berth.framework.groups.planner import plan_at_once
+from berth.framework.groups.question import GroupQuestion
+from harness.builders.groups import a_group, a_question, apart, members, nodes_of, racks
+from harness.builders.objects import a_pod
+from harness.builders.profiles import default_profile
+from harness.plugins.long_runs import often
+
+PROFILE = default_profile()
+LOW = a_group("low", minimum=20, goes_as_one=True)
+
+
+def low(snapshot: Snapshot, name: str, node: str, *, group: str = "", priority: int = -10, **pod: Any) -> Pod:
+    labels = {GROUP_LABEL: group} if group else None
+    made = a_pod(name, cpu=pod.pop("cpu", "1"), labels=labels, priority=priority, **pod)
+    snapshot.place(made, node)
+    return made
+
+
+def evicted(question: GroupQuestion, snapshot: Snapshot, priority: int = 0, **options: Any) -> GroupEvictions | None:
+    groups = {each.key: each for each in (LOW, a_group("loose", minimum=2))}
+    planning = plan_evictions(question, snapshot, PROFILE, priority=priority, groups=groups, **options)
+    while True:
+        try:
+            next(planning)
+        except StopIteration as end:
+            found: GroupEvictions | None = end.value
+            return found
+
+
+def names(found: GroupEvictions | None) -> list[str]:
+    assert found is not None
+    return sorted(pod.metadata.name for pod in found.victims)
+
+
+@pytest.fixture
+def full() -> Snapshot:
+    """40 cpus, 20 of a low group that goes as one and 20 of single low pods, mixed on every node."""
+    snapshot = racks([0] * 10)
+    for number in range(20):
+        low(snapshot, f"gang-{number}", f"r0n{number % 10}", group="low")
+        low(snapshot, f"single-{number:02}", f"r0n{(number + number // 10) % 10}")
+    return snapshot
+
+
+def test_twelve_evictions_are_enough_for_twelve_and_none_is_of_the_group_that_goes_as_one(full):
+    before = {uid: full.node_of(uid) for uid in full._placed}
+    found = evicted(a_question(members(12, cpu="1")), full)
+    assert len(names(found)) == 12
+    assert all(name.startswith("single") for name in names(found))
+    assert {uid: full.node_of(uid) for uid in full._placed} == before
+
+
+def test_nothing_is_evicted_for_a_group_that_never_fits(full):
+    assert evicted(a_question(members(60, cpu="1")), full) is None
+
+
+def test_a_group_that_goes_as_one_goes_whole_where_singles_are_not_enough(full):
+    found = evicted(a_question(members(22, cpu="1")), full)
+    assert len([name for name in names(found) if name.startswith("gang")]) == 20
+    assert len(names(found)) == 22
+
+
+def test_equal_and_higher_priority_is_never_evicted(full):
+    assert evicted(a_question(members(12, cpu="1")), full, priority=-10) is None
+
+
+def test_pods_that_are_going_count_first():
+    snapshot = racks([0])
+    low(snapshot, "going", "r0n0", cpu="2", metadata={"deletion_timestamp": "2026-01-01T00:00:00Z"})
+    low(snapshot, "stays", "r0n0", cpu="2")
+    assert names(evicted(a_question(members(2, cpu="1")), snapshot)) == []
+    assert names(evicted(a_question(members(3, cpu="1")), snapshot)) == ["stays"]
+
+
+def test_the_least_important_and_youngest_go():
+    snapshot = racks([0, 0])
+    for number, (name, priority) in enumerate((("old", -10), ("young", -10), ("important", -5), ("lowest", -20))):
+        created = {"creation_timestamp": f"2026-01-01T00:00:0{number}Z"}
+        low(snapshot, name, f"r0n{number // 2}", cpu="2", priority=priority, metadata=created)
+    assert names(evicted(a_question(members(2, cpu="2")), snapshot)) == ["lowest", "young"]
+
+
+def test_a_groups_own_bound_members_are_no_victims():
+    snapshot = racks([0])
+    low(snapshot, "mine", "r0n0", group="gang", cpu="2")
+    low(snapshot, "other", "r0n0", cpu="2")
+    assert names(evicted(a_question(members(2, cpu="1"), bound=["uid-mine"]), snapshot)) == ["other"]
+    assert evicted(a_question(members(3, cpu="1"), bound=["uid-mine"]), snapshot) is None
+
+
+def test_a_loose_group_loses_what_is_beyond_its_minimum_first():
+    snapshot = racks([0])
+    for number in range(4):
+        created = {"creation_timestamp": f"2026-01-01T00:00:0{number}Z"}
+        low(snapshot, f"loose-{number}", "r0n0", group="loose", metadata=created)
+    assert names(evicted(a_question(members(2, cpu="1")), snapshot)) == ["loose-2", "loose-3"]
+    units = units_of(snapshot, 0, {a_group("loose").key: a_group("loose", minimum=2)}, spared=a_group().key)
+    assert [unit.breaks_group for unit in units] == [False, False, True, True]
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        a_question([*members(3, cpu="1"), a_pod("never", cpu="1", preemption_policy="Never")]),
+        a_question(members(4, cpu="1"), may_preempt=False),
+        a_question(members(4, cpu="1"), rack="required"),
+    ],
+    ids=["a member", "the group", "a required rack"],
+)
+def test_groups_for_which_nothing_is_evicted(full, question):
+    assert evicted(question, full) is None
+
+
+def test_a_preferred_rack_does_not_keep_a_group_from_evicting(full):
+    assert question_of(4).group.topology == Topology(key="rack", required=False)
+    assert len(names(evicted(question_of(4), full))) == 4
+
+
+def question_of(count: int) -> GroupQuestion:
+    return a_question(members(count, cpu="1"), rack="preferred")
+
+
+@settings(max_examples=often(20), deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 3), st.sampled_from(["1", "2"]), st.integers(-3, 1), st.sampled_from(["", "low", "loose"])
+        ),
+        max_size=8,
+    ),
+    st.integers(1, 6),
+    st.sampled_from(["1", "2", "3"]),
+    st.booleans(),
+    st.booleans(),
+)
+def test_a_plan_holds_without_its_victims_and_with_none_of_them(placed, count, cpu, spread, pauses):
+    snapshot = racks([0, 0], [0, 0])
+    for number, (node, amount, priority, group) in enumerate(placed):
+        low(snapshot, f"p{number}", f"r{node // 2}n{node % 2}", cpu=amount, priority=priority, group=group)
+    pods = members(count, cpu=cpu, labels={"app": "a"}, **({"affinity": apart(app="a")} if spread else {}))
+    question = a_question(pods)
+    found = evicted(question, snapshot, may_continue=lambda: not pauses)
+    if plan_at_once(question, snapshot, PROFILE).is_found:
+        assert names(found) == []
+    if found is None:
+        return
+    assert all((victim.spec.priority or 0) < 0 for victim in found.victims)
+    one_by_one = [victim for victim in found.victims if GROUP_LABEL not in (victim.metadata.labels or {})]
+    where = {victim.uid: snapshot.node_of(victim.uid) for victim in found.victims}
+    for victim in found.victims:
+        snapshot.remove_pod(victim.uid)
+    assert holds(snapshot, question, found)
+    for victim in one_by_one:
+        snapshot.place(victim, where[victim.uid] or "")
+        assert not holds(snapshot, question, found)
+        snapshot.remove_pod(victim.uid)
+
+
+def holds(snapshot: Snapshot, question: GroupQuestion, found: GroupEvictions) -> bool:
+    by_uid = {pod.uid: pod for pod in question.members}
+    nodes = nodes_of(found.plan)
+    for uid, node in nodes.items():
+        snapshot.place(by_uid[uid], node)
+    passing = all(check(by_uid[uid], node, snapshot, PROFILE, has_room=True).is_success for uid, node in nodes.items())
+    for uid in nodes:
+        snapshot.remove_pod(uid)
+    return passing
