@@ -28,9 +28,9 @@ from berth.api.meta import OwnerReference
 from berth.api.pod import Pod
 from berth.api.podgroups import Dialect, PodGroup, Topology
 from berth.cluster.snapshot import Snapshot
-from berth.framework.groups.planner import plan
-from berth.framework.groups.question import GroupQuestion
 from berth.framework.profile import Profile
+from berth.groups.planner import plan
+from berth.groups.question import GroupQuestion
 from berth.lifecycle.process import keep_freed_memory
 from berth.messages.groups import GroupPlan
 from berth.messages.subjects import Attempt, Term, Uid

@@ -9,7 +9,7 @@ from berth.api.meta import LabelSelector
 from berth.api.pod import Affinity, Pod, PodAffinity, PodAffinityTerm
 from berth.api.podgroups import Dialect, PodGroup, Topology
 from berth.cluster.snapshot import Snapshot
-from berth.framework.groups.question import GroupQuestion
+from berth.groups.question import GroupQuestion
 from berth.messages.groups import GroupPlan
 from berth.messages.subjects import Attempt, Term, Uid
 from harness.builders.objects import a_node, a_pod

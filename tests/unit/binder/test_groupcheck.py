@@ -14,10 +14,10 @@ from berth.api.pod import Pod, PodSchedulingGate, changed, digest_of
 from berth.api.podgroups import GROUP_LABEL, Members, Topology
 from berth.cluster.nodes import NodeInfo
 from berth.framework.cycle import check
-from berth.framework.groups.planner import plan_at_once
 from berth.framework.interface import FilterPlugin
 from berth.framework.profile import Profile
 from berth.framework.status import SUCCESS, CycleState, Status
+from berth.groups.planner import plan_at_once
 from berth.kube.listwatch import Current, Deleted, Upserted
 from berth.messages.attempts import Outcome, Reason
 from berth_binder.cache import NODES, PODS, Cache

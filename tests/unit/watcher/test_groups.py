@@ -15,7 +15,7 @@ from berth.api.podgroups import GROUP_LABEL, MOST_MEMBERS, Dialect, GroupKey, Me
 from berth.clock import Backoff
 from berth_watcher.queue.groups import (
     BEGUN_SECONDS,
-    Gate,
+    GroupGate,
     Groups,
     QueuedGroup,
     Way,
@@ -41,7 +41,7 @@ def queued(group: PodGroup | None, *pods: Pod) -> QueuedGroup:
     return QueuedGroup(key=KEY, group=group, pods={pod.uid: pod for pod in pods})
 
 
-def gate(group: QueuedGroup, now: float = 0.0, known: Any = KNOWN) -> Gate:
+def gate(group: QueuedGroup, now: float = 0.0, known: Any = KNOWN) -> GroupGate:
     return group.gate(group.members(MINE), known, now)
 
 
@@ -50,7 +50,7 @@ def gate(group: QueuedGroup, now: float = 0.0, known: Any = KNOWN) -> Gate:
 
 def test_a_group_is_tried_once_its_minimum_exists():
     pods = [a_member(f"m{number}") for number in range(4)]
-    assert gate(queued(a_group(minimum=4), *pods[:3])) == Gate(Way.GATED, "3 of 4 members exist")
+    assert gate(queued(a_group(minimum=4), *pods[:3])) == GroupGate(Way.GATED, "3 of 4 members exist")
     assert gate(queued(a_group(minimum=4), *pods)).way is Way.TOGETHER
 
 
@@ -73,7 +73,7 @@ def test_bound_and_succeeded_members_count_for_the_gate():
     ],
 )
 def test_a_group_that_is_not_as_it_should_be_says_why(group: PodGroup | None, message: str):
-    assert gate(queued(group, a_member("m"))) == Gate(Way.GATED, message)
+    assert gate(queued(group, a_member("m"))) == GroupGate(Way.GATED, message)
 
 
 def test_a_dialect_that_could_not_be_asked_for_keeps_its_pods_waiting():
@@ -105,14 +105,14 @@ def test_two_profiles_are_refused():
 def test_a_begun_group_goes_on_with_what_exists_ten_seconds_after_the_last_news():
     group = queued(a_group(minimum=8), a_member("b", node="n"), *[a_member(f"m{number}") for number in range(3)])
     group.changed_at = 100.0
-    assert gate(group, 109.9) == Gate(Way.GATED, "4 of 8 members exist", 100.0 + BEGUN_SECONDS)
+    assert gate(group, 109.9) == GroupGate(Way.GATED, "4 of 8 members exist", 100.0 + BEGUN_SECONDS)
     assert gate(group, 110.0).way is Way.TOGETHER
     assert group.members(MINE).wanted(a_group(minimum=8)) == 3
 
 
 def test_a_fresh_group_waits_for_its_minimum_for_ever():
     group = queued(a_group(minimum=8), a_member("m"))
-    assert gate(group, 10**9) == Gate(Way.GATED, "1 of 8 members exist")
+    assert gate(group, 10**9) == GroupGate(Way.GATED, "1 of 8 members exist")
 
 
 @pytest.mark.parametrize(

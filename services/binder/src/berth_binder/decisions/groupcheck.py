@@ -1,4 +1,4 @@
-"""The check of a group's plan on the newest state: all members that are needed are assumed, or none (ADR 71).
+"""The check of a group's plan on the newest state: all members that are needed are assumed, or none (ADR 72).
 
 ``GroupCheck.members_now`` finds the members of a plan that are as they were planned. ``examine`` takes them in the
 plan's order; each passes all filters with those before it assumed, on its node or on the best alternate of its class.

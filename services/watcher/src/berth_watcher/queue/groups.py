@@ -1,4 +1,4 @@
-"""Groups in the queue: each is one entry, gated until its PodGroup and enough of its members are there (ADR 71).
+"""Groups in the queue: each is one entry, gated until its PodGroup and enough of its members are there (ADR 72).
 
 A pod belongs to the group that it names. While the group is in flight nothing moves: what changes is noted, and the
 next attempt follows the Decision. Pods of a group whose minimum is bound are ordinary pods, and so are those of a group
@@ -42,7 +42,7 @@ class Way(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Gate:
+class GroupGate:
     """``message``: why it is closed. ``due``: monotonic time at which it may open without an event."""
 
     way: Way
@@ -68,21 +68,21 @@ class QueuedGroup:
     def members(self, profiles: Collection[str]) -> Members:
         return Members.of(self.pods.values(), profiles)
 
-    def gate(self, members: Members, known: Collection[Dialect], now: float) -> Gate:
+    def gate(self, members: Members, known: Collection[Dialect], now: float) -> GroupGate:
         """Whether its pending pods may be tried, and how. ``known``: dialects whose PodGroups are watched."""
         group = self.group
         if group is None or self._refusal(group, members, known):
-            return Gate(Way.GATED, self._refusal(group, members, known))
+            return GroupGate(Way.GATED, self._refusal(group, members, known))
         if not members.need(group) or self._is_ordinary(group, members):
-            return Gate(Way.ONE_BY_ONE)
+            return GroupGate(Way.ONE_BY_ONE)
         if members.pending and members.are_enough(group):
-            return Gate(Way.TOGETHER)
+            return GroupGate(Way.TOGETHER)
         due = self.changed_at + BEGUN_SECONDS if members.is_begun and members.pending else None
         if due is not None and now >= due:
-            return Gate(Way.TOGETHER)
-        return Gate(Way.GATED, _missing(group, members), due)
+            return GroupGate(Way.TOGETHER)
+        return GroupGate(Way.GATED, _missing(group, members), due)
 
-    def note_gate(self, gate: Gate, now: float) -> None:
+    def note_gate(self, gate: GroupGate, now: float) -> None:
         """Note since when the gate is closed."""
         if gate.way is not Way.GATED:
             self.gated_since = None

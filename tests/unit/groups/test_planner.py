@@ -30,9 +30,9 @@ from berth.api.pod import Pod, PodResourceClaim
 from berth.cluster.devices.ledger import DeviceLedger
 from berth.cluster.nodes import NodeInfo
 from berth.cluster.snapshot import Snapshot
-from berth.framework.groups.planner import plan, plan_at_once
 from berth.framework.interface import FilterPlugin
 from berth.framework.status import SUCCESS, CycleState, Status
+from berth.groups.planner import plan, plan_at_once
 from berth.messages.groups import GroupPlan
 from harness.builders.groups import RACK, a_question, apart, members, nodes_of, racks, together
 from harness.builders.objects import a_node, a_pod

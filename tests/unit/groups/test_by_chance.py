@@ -15,11 +15,11 @@ from berth.api.pod import Affinity, Pod
 from berth.api.podgroups import Topology
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import check
-from berth.framework.groups import workspace
-from berth.framework.groups.planner import plan, plan_at_once
-from berth.framework.groups.question import GroupQuestion
-from berth.framework.groups.workspace import Workspace
 from berth.framework.profile import Profile, WeightedScore
+from berth.groups import workspace
+from berth.groups.planner import plan, plan_at_once
+from berth.groups.question import GroupQuestion
+from berth.groups.workspace import Workspace
 from berth.messages.groups import GroupPlan
 from harness.builders.groups import RACK, a_group, a_question, apart, nodes_of, racks, together
 from harness.builders.objects import a_node, a_pod, first_attempt

@@ -15,8 +15,8 @@ from berth.cluster.nodes import Amount, Mask
 from berth.cluster.pods import EquivalenceClass, has_source
 from berth.cluster.snapshot import Snapshot
 from berth.cluster.topologycounts import label_items
-from berth.framework.groups.workspace import Workspace
 from berth.framework.profile import Profile
+from berth.groups.workspace import Workspace
 from berth.messages.subjects import Attempt
 
 

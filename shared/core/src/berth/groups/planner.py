@@ -1,4 +1,4 @@
-"""The plan of a group on one Snapshot (docs/adr/0071-a-group-is-planned-as-one.md).
+"""The plan of a group on one Snapshot (docs/adr/0072-a-group-is-planned-as-one.md).
 
 Members are placed class by class, each where it would go by itself, and all that are pending are tried; ``need`` of
 them with a place is success. One order refuses what another places, so that there are up to four, each in the domains
@@ -19,11 +19,11 @@ from berth.cluster.nodes import Mask
 from berth.cluster.pods import Trait
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import RankOptions, rank
-from berth.framework.groups.domains import Domain, Domains, domains_of
-from berth.framework.groups.question import GroupClass, GroupQuestion, classes_of, measured
-from berth.framework.groups.workspace import MemberError, Steps, Workspace
 from berth.framework.profile import Profile
 from berth.framework.status import NO_NODES, Diagnosis
+from berth.groups.domains import Domain, DomainChoice, domains_of
+from berth.groups.question import GroupClass, GroupQuestion, classes_of, measured
+from berth.groups.workspace import MemberError, Steps, Workspace
 from berth.messages.attempts import Candidate, Rejection
 from berth.messages.groups import (
     MOST_ALTERNATES,
@@ -155,7 +155,7 @@ class Planner:
     def _by_scarcity(self) -> list[GroupClass]:
         return sorted(self._classes, key=lambda each: each.scarcity)
 
-    def _try(self, order: Sequence[GroupClass], domain: Domain, domains: Domains) -> Steps:
+    def _try(self, order: Sequence[GroupClass], domain: Domain, domains: DomainChoice) -> Steps:
         """Place the members, and leave them placed."""
         attempt = _Attempt(domain, order)
         left = len(self._question.members)
@@ -169,7 +169,7 @@ class Planner:
         if self._best is None or attempt.count > self._best.count:
             self._best = attempt
 
-    def _place(self, attempt: _Attempt, of_class: GroupClass, pods: Sequence[Pod], domains: Domains) -> Steps:
+    def _place(self, attempt: _Attempt, of_class: GroupClass, pods: Sequence[Pod], domains: DomainChoice) -> Steps:
         done = 0
         for rows in (attempt.domain.rows,) if domains.outside is None else (attempt.domain.rows, domains.outside):
             placing = self._workspace.place_alike(pods[done:], rows)
@@ -199,7 +199,7 @@ class Planner:
                 diagnosis.add(entry.status, entry.rows[rows[entry.rows]])
         return diagnosis.rejections(snapshot.rows.names)
 
-    def _succeed(self, attempt: _Attempt, domains: Domains) -> Steps:
+    def _succeed(self, attempt: _Attempt, domains: DomainChoice) -> Steps:
         """The plan, with alternates as the nodes are once all members are placed."""
         nodes = _NodeTable()
         number_of = {pod.uid: each.number for each in self._classes for pod in each.pods}
@@ -258,7 +258,7 @@ class Planner:
         room = cycle.room(among, len(of_class.pods)) if cycle.is_countable else among.astype(np.float64)
         return [max(1, int(room[row])) for row in places]
 
-    def _explained(self, domains: Domains) -> GroupPlan:
+    def _explained(self, domains: DomainChoice) -> GroupPlan:
         """Why there is no plan."""
         question, best = self._question, self._best
         if best is None:

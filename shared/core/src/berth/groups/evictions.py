@@ -1,4 +1,4 @@
-"""The evictions that make room for a whole group: one dry run for all members that are needed (ADR 71).
+"""The evictions that make room for a whole group: one dry run for all members that are needed (ADR 72).
 
 Units of lower priority are taken out, the least important first, until the group has a plan: as few as a bisection
 finds. Then they are given back, the most important first, wherever the members still pass. A unit is a pod, or a whole
@@ -16,10 +16,10 @@ from berth.api.podgroups import GroupKey, PodGroup, group_of
 from berth.cluster.pods import PlacedPod
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import check
-from berth.framework.groups.planner import Planner
-from berth.framework.groups.question import GroupQuestion
-from berth.framework.groups.workspace import MemberError, Workspace
 from berth.framework.profile import Profile
+from berth.groups.planner import Planner
+from berth.groups.question import GroupQuestion
+from berth.groups.workspace import MemberError, Workspace
 from berth.messages.attempts import MOST_VICTIMS
 from berth.messages.groups import GroupPlan
 

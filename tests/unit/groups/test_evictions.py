@@ -12,9 +12,9 @@ from berth.api.pod import Pod
 from berth.api.podgroups import GROUP_LABEL, Topology
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import check
-from berth.framework.groups.evictions import GroupEvictions, plan_evictions, units_of
-from berth.framework.groups.planner import plan_at_once
-from berth.framework.groups.question import GroupQuestion
+from berth.groups.evictions import GroupEvictions, plan_evictions, units_of
+from berth.groups.planner import plan_at_once
+from berth.groups.question import GroupQuestion
 from harness.builders.groups import a_group, a_question, apart, members, nodes_of, racks
 from harness.builders.objects import a_pod
 from harness.builders.profiles import default_profile

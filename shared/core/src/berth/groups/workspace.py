@@ -53,7 +53,7 @@ class MemberError(BerthError):
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class PlacedMember:
     pod: Pod
     node: str
     devices: Allocations
@@ -69,14 +69,14 @@ class Workspace:
     snapshot: Snapshot
     profile: Profile
     attempt: Attempt  # of the group: orders equally good nodes
-    placed: list[Placement] = field(default_factory=list)
+    placed: list[PlacedMember] = field(default_factory=list)
     is_detached: bool = False
 
     def place(self, pod: Pod, node: str, devices: Allocations | None = None) -> None:
         self.snapshot.place(pod, node)
         for claim, allocation in (devices or {}).items():
             DeviceLedger.of(self.snapshot).assume(claim, allocation, pod.uid)
-        self.placed.append(Placement(pod, node, devices or {}))
+        self.placed.append(PlacedMember(pod, node, devices or {}))
 
     def undo(self, placed: int = 0) -> None:
         """Take members off, the last first, until so many are left."""
@@ -91,7 +91,7 @@ class Workspace:
         for each in reversed(self.placed):
             original.remove_pod(each.pod.uid)
 
-    def _take_off(self, placement: Placement) -> None:
+    def _take_off(self, placement: PlacedMember) -> None:
         self.snapshot.remove_pod(placement.pod.uid)
         for claim in placement.devices:
             DeviceLedger.of(self.snapshot).forget(claim, placement.pod.uid)

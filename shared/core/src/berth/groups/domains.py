@@ -21,9 +21,9 @@ from berth.cluster.columns import ABSENT
 from berth.cluster.nodes import Amount, Mask
 from berth.cluster.snapshot import Snapshot
 from berth.cluster.topologycounts import LabelItems, label_items
-from berth.framework.groups.question import GroupClass, GroupQuestion
+from berth.groups.question import GroupClass, GroupQuestion
 
-# Domains in which members are placed, of any number that is bounded: each costs up to a cycle a member and order.
+# DomainChoice in which members are placed, of any number that is bounded: each costs up to a cycle a member and order.
 MOST_TRIED: Final = 8
 # Of these, how many are the emptiest. Bounds do not see fragments, so that the fullest may all be too full.
 _EMPTIEST: Final = 2
@@ -41,7 +41,7 @@ class Domain:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Domains:
+class DomainChoice:
     """``tried``: in this order, best first. ``best``: the one with the highest bound, for the explanation.
 
     ``outside``: rows for members that have no place in a preferred domain; None if it is required. ``note``: of bound
@@ -59,7 +59,7 @@ class Domains:
     count: int = 1
 
 
-def domains_of(question: GroupQuestion, classes: Sequence[GroupClass], snapshot: Snapshot) -> Domains:
+def domains_of(question: GroupQuestion, classes: Sequence[GroupClass], snapshot: Snapshot) -> DomainChoice:
     """The domains for the group as the nodes are now."""
     topology = question.group.topology
     key, required = (topology.key, topology.required) if topology is not None else ("", True)
@@ -98,11 +98,11 @@ def mutual_key(members: Sequence[Pod], snapshot: Snapshot) -> str:
     return min(common or {""})
 
 
-def _one(bounds: _Bounds, domain: Domain, key: str, code: int, note: str) -> Domains:
+def _one(bounds: _Bounds, domain: Domain, key: str, code: int, note: str) -> DomainChoice:
     shortage = bounds.shortage_in(code)
     fits = domain.bound >= bounds.need and not shortage
     tried = [domain] if fits else []
-    return Domains(key=key, tried=tried, best=domain, is_impossible=not fits, note=note, shortage=shortage)
+    return DomainChoice(key=key, tried=tried, best=domain, is_impossible=not fits, note=note, shortage=shortage)
 
 
 def _as_one(every: Mask) -> npt.NDArray[np.int32]:
@@ -118,7 +118,7 @@ def _preferred(  # noqa: PLR0913, PLR0917 - the parts of one choice
     key: str,
     outside: Mask,
     home: int | None,
-) -> Domains:
+) -> DomainChoice:
     """The domain of the bound members, else the one that holds most, of several that hold all the fullest."""
     everywhere = bounds.everywhere()
     impossible = everywhere.of(0) < question.need or bool(everywhere.shortage_in(0))
@@ -130,7 +130,7 @@ def _preferred(  # noqa: PLR0913, PLR0917 - the parts of one choice
     name = names[chosen] if chosen != ABSENT else EVERYWHERE
     rows = codes == chosen if chosen != ABSENT else outside
     best = Domain(name=name, rows=rows, bound=everywhere.of(0))
-    return Domains(
+    return DomainChoice(
         key=key,
         tried=[] if impossible else [best],
         best=best,
@@ -148,7 +148,7 @@ def _required(  # noqa: PLR0913, PLR0917 - the parts of one choice
     names: Sequence[str],
     key: str,
     note: str,
-) -> Domains:
+) -> DomainChoice:
     def domain(code: int) -> Domain:
         return Domain(name=names[code], rows=codes == code, bound=bounds.of(code))
 
@@ -164,7 +164,7 @@ def _required(  # noqa: PLR0913, PLR0917 - the parts of one choice
         emptiest = sorted(tried[MOST_TRIED - _EMPTIEST :], key=lambda code: -bounds.emptiness[code])
         tried = [*tried[: MOST_TRIED - _EMPTIEST], *emptiest[:_EMPTIEST]]
     best = (tried or large or there)[:1]
-    return Domains(
+    return DomainChoice(
         key=key,
         tried=[domain(code) for code in tried],
         best=domain(best[0]) if best else None,
