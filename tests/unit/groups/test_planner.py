@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import ClassVar
 
 import msgspec
 import pytest
 
+from berth.api.config.configuration import ExtenderConfiguration
 from berth.api.devices import (
     CelSelector,
     ClaimMeta,
@@ -30,6 +32,7 @@ from berth.api.pod import Pod, PodResourceClaim
 from berth.cluster.devices.ledger import DeviceLedger
 from berth.cluster.nodes import NodeInfo
 from berth.cluster.snapshot import Snapshot
+from berth.framework.extending import Extension
 from berth.framework.interface import FilterPlugin
 from berth.framework.status import SUCCESS, CycleState, Status
 from berth.groups.planner import plan, plan_at_once
@@ -259,6 +262,24 @@ def test_min_resources_that_bound_members_have_are_not_asked_for_again():
 )
 def test_a_group_that_cannot_be_planned_says_why(pods: list[Pod], error: str):
     assert plan_at_once(a_question(pods), racks([0]), PROFILE).error == error
+
+
+def test_nodes_that_an_extender_drops_take_no_member():
+    pods = members(5, cpu="1")
+    kept = Extension(asked=frozenset({"r0n0", "r0n1"}), left=frozenset({"r0n1"}))
+    few = plan_at_once(replace(a_question(pods[:4]), extensions={pods[2].uid: kept}), racks([0, 0]), PROFILE)
+    assert set(nodes_of(few).values()) == {"r0n1"}
+    many = plan_at_once(replace(a_question(pods), extensions={pods[2].uid: kept}), racks([0, 0]), PROFILE)
+    assert many.message == (
+        "4 of 5 have a place; 1 like m004 do not fit: 1 Insufficient cpu; no order of placing them would do"
+    )
+
+
+def test_a_member_that_an_extender_binds_fails_the_group():
+    binding = ExtenderConfiguration(url_prefix="http://x", name="x", bind_verb="bind")
+    profile = replace(PROFILE, extenders=(binding,))
+    found = plan_at_once(a_question(members(2)), racks([0]), profile)
+    assert found.error == "default/m000: an extender binds it, so that it cannot be bound with a group"
 
 
 class Breaks(FilterPlugin):

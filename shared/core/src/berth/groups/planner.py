@@ -19,6 +19,7 @@ from berth.cluster.nodes import Mask
 from berth.cluster.pods import Trait
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import RankOptions, rank
+from berth.framework.extending import Extension
 from berth.framework.profile import Profile
 from berth.framework.status import NO_NODES, Diagnosis
 from berth.groups.domains import Domain, DomainChoice, domains_of
@@ -118,27 +119,41 @@ class Planner:
         if not snapshot.node_count:
             self.result = GroupPlan(need=question.need, message=NO_NODES, is_impossible=True)
             return
-        for number, pods in enumerate(by_class):
-            self._classes.append(measured(number, pods, self._workspace))
-            yield from self._step()
+        yield from self._measure(by_class)
         domains = domains_of(question, self._classes, self._workspace.snapshot)
-        for order in self._order_by_order():
-            self._orders += 1
-            for domain in domains.tried:
-                yield from self._try(order, domain, domains)
-                if self._best is not None and self._best.count >= question.need:
-                    yield from self._succeed(self._best, domains)
-                    return
-                self._workspace.undo()
-                if self._steps >= MOST_STEPS:
-                    break
-            if self._steps >= MOST_STEPS or not domains.tried:
-                break
+        yield from self._search(domains)
+        if self._best is not None and self._best.count >= question.need:
+            yield from self._succeed(self._best, domains)
+            return
         if self._best is None and domains.best is not None:
             # Bounds rule it out; people want to know who has no place.
             yield from self._try(self._by_scarcity(), domains.best, domains)
             self._workspace.undo()
         self.result = self._explained(domains)
+
+    def _measure(self, by_class: Sequence[list[Pod]]) -> Steps:
+        for number, pods in enumerate(by_class):
+            if self._workspace.profile.is_bound_by_extender(pods[0]):
+                # It could not be rehearsed, and a late Binding could not be fenced.
+                raise MemberError(f"{pods[0].key}: an extender binds it, so that it cannot be bound with a group")
+            extensions = self._question.extensions
+            answers = (extensions[pod.uid] for pod in pods if pod.uid in extensions)
+            self._classes.append(measured(number, pods, self._workspace, next(answers, None)))
+            yield from self._step()
+
+    def _search(self, domains: DomainChoice) -> Steps:
+        """Try orders and domains up to the first plan, whose members stay placed."""
+        for order in self._order_by_order():
+            self._orders += 1
+            for domain in domains.tried:
+                yield from self._try(order, domain, domains)
+                if self._best is not None and self._best.count >= self._question.need:
+                    return
+                self._workspace.undo()
+                if self._steps >= MOST_STEPS:
+                    return
+            if not domains.tried:
+                return
 
     def _step(self) -> Steps:
         self._steps += 1
@@ -172,7 +187,7 @@ class Planner:
     def _place(self, attempt: _Attempt, of_class: GroupClass, pods: Sequence[Pod], domains: DomainChoice) -> Steps:
         done = 0
         for rows in (attempt.domain.rows,) if domains.outside is None else (attempt.domain.rows, domains.outside):
-            placing = self._workspace.place_alike(pods[done:], rows)
+            placing = self._workspace.place_alike(pods[done:], rows, of_class.extension)
             try:
                 while True:
                     next(placing)
@@ -184,10 +199,10 @@ class Planner:
         attempt.placed[of_class] += done
         if done < len(pods) and of_class not in attempt.missing:
             attempt.missing[of_class] = pods[done]
-            attempt.rejections[of_class] = self._rejections(pods[done], rows)
+            attempt.rejections[of_class] = self._rejections(pods[done], rows, of_class.extension)
             yield from self._step()
 
-    def _rejections(self, pod: Pod, rows: Mask) -> tuple[Rejection, ...]:
+    def _rejections(self, pod: Pod, rows: Mask, extension: Extension | None) -> tuple[Rejection, ...]:
         """Why none of these rows takes the pod now."""
         snapshot = self._workspace.snapshot
         cycle = self._workspace.cycle_of(pod)
@@ -195,8 +210,11 @@ class Planner:
         if cycle.found.rejection is not None:
             diagnosis.add(cycle.found.rejection, np.flatnonzero(rows))
         else:
-            for entry in self._workspace.guarded(pod, lambda: cycle.feasible().diagnosis()).entries:
+            feasible = self._workspace.guarded(pod, cycle.feasible)
+            for entry in self._workspace.guarded(pod, feasible.diagnosis).entries:
                 diagnosis.add(entry.status, entry.rows[rows[entry.rows]])
+            if extension is not None:
+                extension.diagnose(feasible.mask & rows, snapshot, diagnosis)
         return diagnosis.rejections(snapshot.rows.names)
 
     def _succeed(self, attempt: _Attempt, domains: DomainChoice) -> Steps:
@@ -239,7 +257,8 @@ class Planner:
 
     def _alternates(self, of_class: GroupClass, rows: Mask) -> Sequence[Candidate]:
         pod = of_class.pods[0]
-        options = RankOptions(best=MOST_ALTERNATES, explained=1, may_preempt=False, only=rows)
+        extension = of_class.extension
+        options = RankOptions(best=MOST_ALTERNATES, explained=1, may_preempt=False, only=rows, extension=extension)
         another = self._workspace.unplaced(pod)
         ranking = rank(
             another, self._workspace.snapshot, self._workspace.profile, attempt=self._question.attempt, options=options

@@ -15,6 +15,7 @@ from berth.cluster.nodes import Amount, Mask
 from berth.cluster.pods import EquivalenceClass, has_source
 from berth.cluster.snapshot import Snapshot
 from berth.cluster.topologycounts import label_items
+from berth.framework.extending import Extension
 from berth.framework.profile import Profile
 from berth.groups.workspace import Workspace
 from berth.messages.subjects import Attempt
@@ -24,7 +25,8 @@ from berth.messages.subjects import Attempt
 class GroupQuestion:
     """``members``: pending pods of one profile, none of them placed. ``need``: how many must have a place, 1 or more.
 
-    ``bound``: uids of bound members. ``attempt`` is the group's.
+    ``bound``: uids of bound members. ``attempt`` is the group's. ``extensions``: the extenders' answers about one
+    member of each class that they were asked about, by its uid.
     """
 
     group: PodGroup
@@ -32,17 +34,18 @@ class GroupQuestion:
     members: Sequence[Pod]
     need: int
     bound: Sequence[str] = ()
+    extensions: Mapping[str, Extension] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class GroupClass:
     """Pending members with an equal spec, by priority and age.
 
-    ``runs``: those of them that no plugin can tell apart. ``share``: the largest part of all nodes' amounts that one
+    ``runs``: those of them that look alike to every plugin. ``share``: the largest part of all nodes' amounts that one
     of them requests. ``feasible``: bool[rows], the nodes for the first of them before any is placed. ``static``:
-    bool[rows], the nodes that no pod on them rules out. ``room``: float64[rows], how many of them the sums of each node
-    leave room for, up to their number; ``loose_room`` without that limit. ``counted``: by resource, what must be free
-    for each.
+    bool[rows], the nodes that neither an extender nor anything but the pods on them rules out. ``room``: float64[rows],
+    how many of them the sums of each node leave room for, up to their number; ``loose_room`` without that limit.
+    ``counted``: by resource, what must be free for each.
     """
 
     number: int
@@ -56,6 +59,7 @@ class GroupClass:
     room: Amount
     loose_room: Amount
     counted: Mapping[str, int] = field(default_factory=dict)
+    extension: Extension | None = None
 
     @property
     def scarcity(self) -> tuple[int, float, int]:
@@ -71,7 +75,7 @@ def classes_of(question: GroupQuestion, snapshot: Snapshot) -> list[list[Pod]]:
     return list(found.values())
 
 
-def measured(number: int, pods: list[Pod], workspace: Workspace) -> GroupClass:
+def measured(number: int, pods: list[Pod], workspace: Workspace, extension: Extension | None) -> GroupClass:
     """The class with its nodes as they are now.
 
     Raises:
@@ -80,6 +84,8 @@ def measured(number: int, pods: list[Pod], workspace: Workspace) -> GroupClass:
     snapshot, first = workspace.snapshot, pods[0]
     cycle = workspace.cycle_of(first)
     pod_class, static = snapshot.class_of(first), cycle.static()
+    if extension is not None:
+        static &= extension.mask(snapshot)
     terms = pod_class.affinity_terms(first.metadata.namespace)
     return GroupClass(
         number=number,
@@ -88,11 +94,12 @@ def measured(number: int, pods: list[Pod], workspace: Workspace) -> GroupClass:
         runs=_runs(pods, workspace),
         share=_dominant_share(pod_class.requests.amounts, snapshot),
         follows=bool(terms.at(AffinityTermKind.REQUIRED_AFFINITY)),
-        feasible=workspace.guarded(first, lambda: cycle.feasible().mask),
+        feasible=workspace.guarded(first, lambda: cycle.feasible().mask) & (True if extension is None else static),
         static=static,
         room=workspace.guarded(first, lambda: cycle.room(static, len(pods))),
         loose_room=cycle.loose_room(static),
         counted=cycle.counted_amounts(),
+        extension=extension,
     )
 
 
@@ -108,7 +115,7 @@ def _runs(pods: list[Pod], workspace: Workspace) -> list[list[Pod]]:
 
 
 def _alike(pod: Pod, profile: Profile, traits: int) -> object:
-    """Equal for pods of a class that no plugin of the profile can tell apart."""
+    """Equal for pods of a class that look alike to every plugin of the profile."""
     spec, metadata = pod.spec, pod.metadata
     if spec.resource_claims or any(map(has_source, spec.volumes or ())) or pod.status.nominated_node_name:
         return pod.uid

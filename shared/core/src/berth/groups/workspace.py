@@ -23,6 +23,7 @@ from berth.cluster.snapshot import Snapshot
 from berth.errors import BerthError
 from berth.framework.cycle import RankOptions, rank, unreadable
 from berth.framework.equivalencecache import ClassResults, EquivalenceCache
+from berth.framework.extending import Extension
 from berth.framework.filtering import FeasibleNodes, PreFiltered, pre_filter
 from berth.framework.interface import NormalizePlugin, Scores, VectorFilterPlugin
 from berth.framework.plugincalls import (
@@ -125,22 +126,29 @@ class Workspace:
         except PluginFailure as failure:
             raise MemberError(f"{pod.key}: {failure}") from failure
 
-    def place_alike(self, pods: Sequence[Pod], allowed: Mask) -> CountedSteps:
+    def place_alike(self, pods: Sequence[Pod], allowed: Mask, extension: Extension | None = None) -> CountedSteps:
         """Place members that are alike on allowed rows, the first first; returns how many have a place.
+
+        ``extension``: the extenders' answers about one of them.
 
         Raises:
             MemberError: one of them cannot be ranked.
         """
         done = 0
-        while len(pods) - done > 1 and (nodes := self._together(pods[done : done + AT_ONCE], allowed)) is not None:
-            for pod, node in zip(pods[done:], nodes, strict=False):
+        while extension is None and len(pods) - done > 1:
+            some = pods[done : done + AT_ONCE]
+            nodes = self._together(some, allowed)
+            if nodes is None:
+                break
+            for pod, node in zip(some, nodes, strict=False):
                 self.place(pod, node)
             done += len(nodes)
             yield
-            if len(nodes) < AT_ONCE:
+            if len(nodes) < len(some):
                 return done
+        options = RankOptions(best=1, explained=0, may_preempt=False, only=allowed, extension=extension)
         for count, pod in enumerate(pods[done:], done):
-            ranking = rank(pod, self.snapshot, self.profile, attempt=self.attempt, options=self._options(allowed))
+            ranking = rank(pod, self.snapshot, self.profile, attempt=self.attempt, options=options)
             if ranking.error:
                 raise MemberError(f"{pod.key}: {ranking.error}")
             if not ranking.candidates:
@@ -149,9 +157,6 @@ class Workspace:
             self.place(pod, ranking.candidates[0].node, ranking.devices)
             yield
         return len(pods)
-
-    def _options(self, allowed: Mask) -> RankOptions:
-        return RankOptions(best=1, explained=0, may_preempt=False, only=allowed)
 
     def _together(self, pods: Sequence[Pod], allowed: Mask) -> list[str] | None:
         """A node for each of the first pods that fit; None if they must be ranked one by one."""
