@@ -228,7 +228,7 @@ class VectorFilterPlugin(FilterPlugin):
 
     sums_only: ClassVar[bool] = False
 
-    def counted_amounts(self, state: CycleState) -> Mapping[str, int]:
+    def counted_amounts(self, state: CycleState) -> dict[str, int]:
         """By resource, the least that must be free on every node that takes the pod; after PreFilter.
 
         Of a plugin with ``sums_only``: by these sums the plan of a group knows where not all of its pods can fit.

@@ -196,7 +196,8 @@ class _Bounds:
         self._open = np.zeros(len(codes), dtype=np.bool_)  # to some class
         for each in classes:
             self._open |= each.static
-        self._asked = _still_asked(question, snapshot)
+        # By resource, what minResources asks for, and how much of it each domain has.
+        self._asked = {name: (asked, self._free(name)) for name, asked in _still_asked(question, snapshot).items()}
         self._bounds = self._bounds_of(classes)
         # How much of the scarcest class each domain could take if it were for this class alone.
         scarcest = min(classes, key=lambda each: each.scarcity)
@@ -217,8 +218,8 @@ class _Bounds:
 
     def shortage_in(self, domain: int) -> str:
         """What minResources asks for and is not free; empty if all is."""
-        for resource, amount in self._asked.items():
-            free = int(self._free(resource)[domain])
+        for resource, (amount, of_domains) in self._asked.items():
+            free = int(of_domains[domain])
             if amount > free:
                 unit = "m" if resource == CPU else ""
                 return (

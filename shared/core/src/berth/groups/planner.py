@@ -269,12 +269,14 @@ class Planner:
 
     def _fits(self, of_class: GroupClass, alternates: Sequence[Candidate]) -> list[int]:
         """How many more members of the class each of these nodes takes, as far as its sums say."""
-        snapshot = self._workspace.snapshot
-        cycle = self._workspace.cycle_of(self._workspace.unplaced(of_class.pods[0]))
+        snapshot, pod = self._workspace.snapshot, self._workspace.unplaced(of_class.pods[0])
+        cycle = self._workspace.cycle_of(pod)
         among = np.zeros(snapshot.size, dtype=np.bool_)
         places = [row for each in alternates if (row := snapshot.rows.of(each.node)) is not None]
         among[places] = True
-        room = cycle.room(among, len(of_class.pods)) if cycle.is_countable else among.astype(np.float64)
+        if not cycle.is_countable:
+            return [1] * len(places)
+        room = self._workspace.guarded(pod, lambda: cycle.room(among, len(of_class.pods)))
         return [max(1, int(room[row])) for row in places]
 
     def _explained(self, domains: DomainChoice) -> GroupPlan:

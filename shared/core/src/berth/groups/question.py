@@ -83,7 +83,7 @@ def measured(number: int, pods: list[Pod], workspace: Workspace, extension: Exte
     """
     snapshot, first = workspace.snapshot, pods[0]
     cycle = workspace.cycle_of(first)
-    pod_class, static = snapshot.class_of(first), cycle.static()
+    pod_class, static = snapshot.class_of(first), workspace.guarded(first, cycle.static)
     if extension is not None:
         static &= extension.mask(snapshot)
     terms = pod_class.affinity_terms(first.metadata.namespace)
@@ -98,7 +98,7 @@ def measured(number: int, pods: list[Pod], workspace: Workspace, extension: Exte
         static=static,
         room=workspace.guarded(first, lambda: cycle.room(static, len(pods))),
         loose_room=cycle.loose_room(static),
-        counted=cycle.counted_amounts(),
+        counted=workspace.guarded(first, cycle.counted_amounts),
         extension=extension,
     )
 

@@ -29,6 +29,7 @@ from berth.framework.interface import NormalizePlugin, Scores, VectorFilterPlugi
 from berth.framework.plugincalls import (
     PluginFailure,
     Timing,
+    call,
     check_range,
     no_clock,
     run_filter_on_all,
@@ -216,7 +217,11 @@ class ClassCycle:
         return feasible
 
     def static(self) -> Mask:
-        """bool[rows]: the nodes that pass every filter that no pod placed anywhere can change."""
+        """bool[rows]: the nodes that pass every filter that no pod placed anywhere can change.
+
+        Raises:
+            PluginFailure: a plugin failed.
+        """
         mask = self._snapshot.columns.exists[: self._snapshot.size].copy()
         columns = self._results.refresh_filters().columns
         for plugin in self._filters:
@@ -247,10 +252,14 @@ class ClassCycle:
         return np.where(among, np.maximum(room, 0), 0)
 
     def counted_amounts(self) -> dict[str, int]:
-        """By resource, what must be free for each of the pods."""
+        """By resource, what must be free for each of the pods.
+
+        Raises:
+            PluginFailure: a plugin failed.
+        """
         amounts: dict[str, int] = {}
         for plugin in self._sums:
-            amounts.update(plugin.counted_amounts(self._results.state))
+            amounts.update(call(plugin, "Filter", plugin.counted_amounts, dict, self._results.state))
         return amounts
 
     def rows_for(self, count: int, allowed: Mask, attempt: Attempt) -> list[int] | None:

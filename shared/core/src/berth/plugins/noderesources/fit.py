@@ -9,7 +9,7 @@ in NodeResourcesBalancedAllocation, and everywhere once the pod is placed.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Final, Protocol, TypeVar
@@ -100,7 +100,7 @@ class NodeResourcesFit(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, Vector
         state.write(WANTED, self._wanted(state.pod_class.requests))
         return PreFilterResult()
 
-    def counted_amounts(self, state: CycleState) -> Mapping[str, int]:
+    def counted_amounts(self, state: CycleState) -> dict[str, int]:
         """Without resources that DeviceClasses may serve in place of the node."""
         return {name: amount for name, amount in state.read(WANTED) if not may_be_served(name)}
 
