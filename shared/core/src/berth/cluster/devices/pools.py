@@ -326,7 +326,7 @@ class DevicePools:
     def devices_of(self, key: PoolKey) -> Iterable[PooledDevice]:
         """The pool's devices of the newest generation, whether they can be given or not."""
         pool = self._pools.get(key)
-        return () if pool is None else pool.named().values()
+        return () if pool is None else pool.named(pool.newest()).values()
 
     def __iter__(self) -> Iterator[PooledDevice]:
         return (device for pool in self._pools.values() for part in pool.slices.values() for device in part.devices)
