@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeVar
 
-from berth_sim.devices import CLASS, MODELS, class_manifest, slice_manifest
+import msgspec
+
+from bench.devices import CLASS, device_class, resource_slice
 from harness.worlds.cluster_user import AT_ONCE, ClusterUser
 
 T = TypeVar("T")
@@ -21,12 +23,9 @@ _SPEC = {"devices": {"requests": [_REQUEST]}}
 
 async def add_devices(cluster: ClusterUser) -> None:
     """The class, with a selector by driver, and a slice of each node."""
-    await _made(cluster, f"{RESOURCES}/deviceclasses", class_manifest())
-    slices = (
-        slice_manifest(node, PER_NODE, model=MODELS[number % len(MODELS)])
-        for number, node in enumerate(sorted(cluster.nodes))
-    )
-    await _for_each(slices, lambda each: _made(cluster, f"{RESOURCES}/resourceslices", each))
+    await _made(cluster, f"{RESOURCES}/deviceclasses", msgspec.to_builtins(device_class()))
+    slices = (resource_slice(node, number, PER_NODE) for number, node in enumerate(sorted(cluster.nodes)))
+    await for_each(slices, lambda each: _made(cluster, f"{RESOURCES}/resourceslices", msgspec.to_builtins(each)))
 
 
 def spec_with_claim(pod: str) -> dict[str, Any]:
@@ -39,7 +38,7 @@ def spec_with_template() -> dict[str, Any]:
 
 async def add_claims(seen: ClusterUser, pods: Iterable[str]) -> None:
     """A claim of each pod, by its name."""
-    await _for_each(pods, lambda name: _made(seen, _claims(seen), {"metadata": {"name": name}, "spec": _SPEC}))
+    await for_each(pods, lambda name: _made(seen, _claims(seen), {"metadata": {"name": name}, "spec": _SPEC}))
 
 
 async def control_claims(seen: ClusterUser, pods: Iterable[str]) -> None:
@@ -54,7 +53,7 @@ async def control_claims(seen: ClusterUser, pods: Iterable[str]) -> None:
         answer = await seen.api.patch(f"{seen.api.pods}/{pod}/status", {"status": status})
         assert answer.code == 200, answer.body
 
-    await _for_each(pods, control)
+    await for_each(pods, control)
 
 
 async def remove_claims(seen: ClusterUser) -> None:
@@ -65,7 +64,7 @@ async def remove_claims(seen: ClusterUser) -> None:
         answer = await seen.api.patch(f"{_claims(seen)}/{name}", {"metadata": {"finalizers": None}})
         assert answer.code == 200, answer.body
 
-    await _for_each(names, release)
+    await for_each(names, release)
     answer = await seen.api.delete(_claims(seen))
     assert answer.code == 200, answer.body
 
@@ -79,7 +78,7 @@ async def _made(seen: ClusterUser, path: str, body: dict[str, Any]) -> None:
     assert answer.code == 201, answer.body
 
 
-async def _for_each(items: Iterable[T], act: Callable[[T], Awaitable[None]]) -> None:
+async def for_each(items: Iterable[T], act: Callable[[T], Awaitable[None]]) -> None:
     """Some at a time."""
     waiting = iter(items)
 

@@ -51,6 +51,7 @@ from harness.builders.objects import a_node, a_pod
 from harness.builders.profiles import default_profile
 
 DRIVER = "gpu.example.com"
+CLASS = "gpu"
 ATTRIBUTES = f'device.attributes["{DRIVER}"]'
 SLICE = 10_000_000  # ns, as a core of a service
 MODELS = ("A100", "H100", "H200")
@@ -68,7 +69,7 @@ class Devices:
     def claiming(self, expression: str) -> Pod:
         """A pod whose claim asks for one device with this expression."""
         name = f"train-{next(self.numbers)}"
-        request = ExactDeviceRequest(device_class_name="gpu", selectors=[selector(expression)])
+        request = ExactDeviceRequest(device_class_name=CLASS, selectors=[selector(expression)])
         claim = ResourceClaim(
             metadata=ClaimMeta(name=name, namespace="default", uid=f"claim-{name}"),
             spec=ResourceClaimSpec(devices=DeviceClaim(requests=[DeviceRequest(name="gpu", exactly=request)])),
@@ -100,16 +101,25 @@ def selector(expression: str) -> ExpressionSelector:
 def cluster(node_count: int, per_node: int) -> Devices:
     snapshot = Snapshot()
     DevicePools.of(snapshot)  # as in a scorer
-    gpu = DeviceClassSpec(selectors=[selector(f'device.driver == "{DRIVER}"')])
-    snapshot.objects(DeviceClass).set("gpu", DeviceClass(metadata=ObjectMeta(name="gpu"), spec=gpu))
+    snapshot.objects(DeviceClass).set(CLASS, device_class())
     for number in range(node_count):
         node = f"n{number}"
         snapshot.set_node(a_node(node, cpu="64"))
-        devices = [_device(number, index) for index in range(per_node)]
-        pool = ResourcePool(name=node, generation=1, resource_slice_count=1)
-        spec = ResourceSliceSpec(driver=DRIVER, node_name=node, pool=pool, devices=devices)
-        snapshot.objects(ResourceSlice).set(node, ResourceSlice(metadata=ObjectMeta(name=node), spec=spec))
+        snapshot.objects(ResourceSlice).set(node, resource_slice(node, number, per_node))
     return Devices(snapshot, default_profile(), count())
+
+
+def device_class() -> DeviceClass:
+    selectors = [selector(f'device.driver == "{DRIVER}"')]
+    return DeviceClass(metadata=ObjectMeta(name=CLASS), spec=DeviceClassSpec(selectors=selectors))
+
+
+def resource_slice(node: str, number: int, per_node: int) -> ResourceSlice:
+    """The devices of a node, by its name and number."""
+    devices = [_device(number, index) for index in range(per_node)]
+    pool = ResourcePool(name=node, generation=1, resource_slice_count=1)
+    spec = ResourceSliceSpec(driver=DRIVER, node_name=node, pool=pool, devices=devices)
+    return ResourceSlice(metadata=ObjectMeta(name=node), spec=spec)
 
 
 def _device(node: int, index: int) -> SliceDevice:
