@@ -19,7 +19,7 @@ from berth.cluster.snapshot import Snapshot
 from berth.framework.status import Code
 from berth.plugins.dynamicresources.candidates import NO_CANDIDATES, Candidates, DeviceTraits, candidates_of
 from berth.plugins.dynamicresources.requests import Plan, compile_plan
-from berth.plugins.dynamicresources.search import Rejected, Search, Solution
+from berth.plugins.dynamicresources.search import MOST_STEPS, Rejected, Search, Solution
 from berth.plugins.dynamicresources.selectors import SelectorAnswers
 from berth.plugins.dynamicresources.usage import Free, SearchError
 
@@ -30,16 +30,19 @@ _MOST_ALIKE: Final = 10_000  # states of alike nodes whose outcome a plan keeps
 
 # Above this many unknown nodes, devices are looked at by columns.
 _FEW: Final = 64
-_AT_ONCE: Final = 256  # nodes between two looks at the clock: a millisecond
+# Nodes, and devices looked at in their searches, between two looks at the clock: a millisecond each.
+_AT_ONCE: Final = 256
+_STEPS_AT_ONCE: Final = 500
+# Devices looked at in all searches of one call within a cycle, about 100 ms of work. Usually ``prepare`` has left few.
+_MOST_STEPS_AT_ONCE: Final = 5 * MOST_STEPS
+
+NOT_SEARCHED: Final = "gave up allocating claims: searches on other nodes took too long"
 
 _UNKNOWN: Final = 0
+_NO_ROWS: Final[RowIndex] = np.zeros(0, dtype=np.intp)
 FITS: Final = 1
 
 Outcome = Solution | Rejected | str  # text: an error that ends the cycle
-
-
-def always() -> bool:
-    return True
 
 
 class NodeAnswers:
@@ -66,27 +69,43 @@ class NodeAnswers:
         self._alike: dict[object, Outcome] = {}
         self._plain: dict[object, Outcome] = {}  # of nodes whose pools are plain, by their signature and busy devices
         self._seen_pools: set[PoolKey] = set()  # with candidates
+        self._steps = 0  # devices looked at in all searches
+        self._not_searched: RowIndex = _NO_ROWS
         self._versions = (-1, -1, -1)
 
-    def find(self, rows: RowIndex, may_continue: Callable[[], bool] = always) -> bool:
-        """Bring ``codes`` and ``points`` of these rows up to date; returns whether all are."""
+    def find(self, rows: RowIndex, may_continue: Callable[[], bool] | None = None) -> bool:
+        """Bring ``codes`` and ``points`` of these rows up to date; returns whether all are.
+
+        Without ``may_continue``, nodes that are left after many steps are rejected until the next call.
+        """
         self._forget_changed()
         unknown = rows[self.codes[rows] == _UNKNOWN]
         if not len(unknown):
             return True
+        goes_on = self._within_steps() if may_continue is None else may_continue
         if len(unknown) > _FEW:
-            if not all(each.fill(may_continue) for each in self.plan.expressions):
+            if not all(each.fill(may_continue or _always) for each in self.plan.expressions):
                 return False
-            if not self._traits.fill(may_continue):
+            if not self._traits.fill(may_continue or _always):
                 return False
         free = Free(self._pools, self._ledger)
         outcomes: dict[Candidates, Outcome] = {}  # nodes may have the same candidates
-        for begin in range(0, len(unknown), _AT_ONCE):
-            for row in unknown[begin : begin + _AT_ONCE].tolist():
-                self._note(row, self._outcome_of(row, free, outcomes))
-            if not may_continue():
-                return begin + _AT_ONCE >= len(unknown)
+        looked_at = self._steps
+        for done, row in enumerate(unknown.tolist(), 1):
+            self._note(row, self._outcome_of(row, free, outcomes))
+            if done % _AT_ONCE and self._steps - looked_at < _STEPS_AT_ONCE:
+                continue
+            looked_at = self._steps
+            if done < len(unknown) and not goes_on():
+                if may_continue is None:
+                    self._not_searched = unknown[done:]
+                    self.codes[self._not_searched] = self._number_of(Rejected(NOT_SEARCHED))
+                return False
         return True
+
+    def _within_steps(self) -> Callable[[], bool]:
+        most = self._steps + _MOST_STEPS_AT_ONCE
+        return lambda: self._steps < most
 
     def _outcome_of(self, row: int, free: Free, outcomes: dict[Candidates, Outcome]) -> Outcome:
         node, key = self.snapshot.node_at(row), None
@@ -120,6 +139,8 @@ class NodeAnswers:
         return Free(self._pools, self._ledger).busy(candidates)
 
     def _forget_changed(self) -> None:
+        self.codes[self._not_searched] = _UNKNOWN
+        self._not_searched = _NO_ROWS
         snapshot = self.snapshot
         versions = snapshot.version, self._pools.changes.version, self._ledger.changes.version
         if versions == self._versions and len(self.codes) == snapshot.columns.capacity:
@@ -186,6 +207,9 @@ class NodeAnswers:
                 self.points[row] = [outcome.points_of(claim) for claim in range(len(self.plan.steps))]
             return
         self._solutions.pop(row, None)
+        self.codes[row] = self._number_of(outcome)
+
+    def _number_of(self, outcome: Rejected | str) -> int:
         if isinstance(outcome, Rejected):
             status = Code.UNSCHEDULABLE_AND_UNRESOLVABLE, outcome.reason
         else:
@@ -194,12 +218,12 @@ class NodeAnswers:
         if number is None:
             number = self._numbers[status] = len(self.statuses)
             self.statuses.append(status)
-        self.codes[row] = number
+        return number
 
     def _outcome(self, candidates: Candidates, free: Free) -> Outcome:
         busy = free.busy(candidates)
         if not candidates.is_simple:
-            return _run(Search(self.plan, candidates, free, busy))
+            return self._run(Search(self.plan, candidates, free, busy))
         trouble = candidates.trouble if self._takes_all else None
         # A pool in trouble is named in the rejection.
         key = (candidates.traits, busy, trouble and (trouble.key, trouble.state), candidates.has_invalid)
@@ -207,15 +231,20 @@ class NodeAnswers:
         if known is None:
             if len(self._alike) > _MOST_ALIKE:
                 self._alike.clear()
-            known = self._alike[key] = _run(Search(self.plan, candidates, free, busy))
+            known = self._alike[key] = self._run(Search(self.plan, candidates, free, busy))
         return known
 
+    def _run(self, search: Search) -> Outcome:
+        try:
+            return search.run()
+        except SearchError as exc:
+            return str(exc)
+        finally:
+            self._steps += search.steps
 
-def _run(search: Search) -> Outcome:
-    try:
-        return search.run()
-    except SearchError as exc:
-        return str(exc)
+
+def _always() -> bool:
+    return True
 
 
 class NodeViews:

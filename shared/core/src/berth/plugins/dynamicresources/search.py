@@ -19,7 +19,7 @@ from berth.plugins.dynamicresources.usage import Choice, Free, SearchError, Usag
 
 # Devices looked at in the search of one node, about 20 ms of work. The usual search looks at some tens. The same number
 # everywhere, so that every scorer, the binder and a replay end a search at the same place.
-MOST_STEPS: Final = 20_000
+MOST_STEPS: Final = 10_000
 # Points of the first alternative of a request; each later one has one less.
 MOST_POINTS: Final = 8
 
