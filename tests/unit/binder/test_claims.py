@@ -341,6 +341,18 @@ def test_claims_that_keep_the_pod_out_are_freed_by_the_binders_own_cache(world):
     assert world.decisions[-1].message == "0/2 nodes are available"
 
 
+def test_an_unschedulable_pod_gives_back_the_reservation_that_another_pod_shares(world):
+    """A former leader has reserved it for both, and each would wait for the other."""
+    pod, other = world.show(using("web", "a")), using("other", "a")
+    world.take(ranked(pod, "n1"))
+    allocation = world.writes(pod)[0].allocation
+    world.succeed()
+    world.allocated("a", allocation, 7, pod, other)
+    world.observe(Deleted(kind="node", object=a_node("n1")))
+    world.take(ranked(pod, n=3, message="0/2 nodes are available", feasible=0))
+    assert [each.requests for each in world.releases(pod)] == [(FreeClaim(claim=name_of("a")),)]
+
+
 def test_a_claim_that_is_reserved_for_another_pod_is_not_freed(world):
     pod, other = world.show(using("web", "a")), using("other", "a")
     world.take(ranked(pod, "n1"))

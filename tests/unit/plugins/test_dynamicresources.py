@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from berth.api.devices import ResourceClaim
+from berth.api.devices import EXTENDED_RESOURCE_CLAIM, ResourceClaim
 from berth.api.pod import Pod, PodResourceClaim, PodResourceClaimStatus
 from berth.cluster.devices.ledger import DeviceLedger
 from berth.framework.cycle import rank
@@ -161,6 +161,18 @@ def test_a_claim_in_flight_is_shared_by_the_next_pod():
     assert DeviceLedger.of(world.snapshot).is_owned(f"{DRIVER}/n1/gpu-0")
     plugin.unreserve(others_state, other, "n1")
     assert not DeviceLedger.of(world.snapshot).is_owned(f"{DRIVER}/n1/gpu-0")
+
+
+def test_a_decision_has_the_devices_of_claims_that_were_allocated_before():
+    world = world_of([slice_of("n1", gpus(2))], claim_of("a"), claim_of("b"))
+    first = pod_with("a")
+    plugin, state = reserved(world, first)
+    (write,) = plugin.writes(state, first, "n1")
+    show(world, "a", write.allocation, first)
+    plugin.finish_binding(state, first, "n1")
+    _, state = reserved(world, pod_with("a", "b", name="other"))
+    given = {uid: [each.device for each in one.devices.results] for uid, one in plugin.reserved(state).items()}
+    assert given == {"uid-a": ["gpu-0"], "uid-b": ["gpu-1"]}
 
 
 def name_of(claim: str) -> ClaimName:
@@ -327,6 +339,17 @@ def test_a_deallocated_claim_of_any_pod_requeues():
     assert may_help(profile, {"DynamicResources"}, update, pod, freed, allocated) is False
     own = world.named("ResourceClaim", "a", "default")
     assert may_help(profile, {"DynamicResources"}, ClusterEvent(Resource.RESOURCE_CLAIM, Action.ADD), pod, None, own)
+
+
+def test_a_claim_for_extended_resources_that_is_gone_requeues_its_pod():
+    """One of an earlier cycle rejects every node, and may have no devices yet."""
+    pod, other = pod_requesting(**{"example.com/gpu": "1"}), pod_with("a", name="other")
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": pod.metadata.name, "uid": pod.uid, "controller": True}
+    made = claim_of("made", annotations={EXTENDED_RESOURCE_CLAIM: "true"}, ownerReferences=[owner])
+    gone = msgspec.convert(made, ResourceClaim)
+    profile, delete = default_profile(), ClusterEvent(Resource.RESOURCE_CLAIM, Action.DELETE)
+    assert may_help(profile, {"DynamicResources"}, delete, pod, gone, None) is True
+    assert may_help(profile, {"DynamicResources"}, delete, other, gone, None) is False
 
 
 # Differences

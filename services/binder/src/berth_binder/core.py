@@ -637,14 +637,13 @@ class BinderCore:
 
     def _after_nominating(self, attempt: BindingAttempt, answer: NominationAnswer, now: float) -> list[Effect]:
         """Wait, also after a rejection: the nomination only informs others."""
-        steps = attempt.steps
-        if answer.is_open or steps is None:
+        if answer.is_open or attempt.steps is None:
             return self._back_off(attempt, answer, now)
         attempt.nominated = attempt.node
         if answer.pod is not None:
-            attempt.pod = answer.pod
+            attempt.read = answer.pod
             attempt.nominated_version = version_number(answer.pod.metadata.resource_version)
-        return self._before_binding(attempt, steps, now)
+        return self._examine(attempt, now)  # meanwhile the node may be gone, or full
 
     # Pauses.
 

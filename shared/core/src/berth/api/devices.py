@@ -20,6 +20,9 @@ FINALIZER: Final = "resource.kubernetes.io/delete-protection"
 # On the claim that a scheduler makes for the extended resources of a pod, with the value "true".
 EXTENDED_RESOURCE_CLAIM: Final = "resource.kubernetes.io/extended-resource-claim"
 
+# On the claim that Kubernetes makes of a pod's template: the name of the pod's entry.
+CLAIM_OF_POD: Final = "resource.kubernetes.io/pod-claim-name"
+
 EXACT_COUNT: Final = "ExactCount"
 ALL: Final = "All"
 FROM_CLASS: Final = "FromClass"

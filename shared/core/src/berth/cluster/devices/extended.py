@@ -61,12 +61,12 @@ class ExtendedClaims:
         return next(iter(self._of_pod.get(uid, {}).values()), None)
 
     def _show(self, before: ResourceClaim | None, now: ResourceClaim | None) -> None:
-        if before is not None and (pod := _pod_of(before)):
+        if before is not None and (pod := extended_pod(before)):
             claims = self._of_pod[pod]
             del claims[before.metadata.uid]
             if not claims:
                 del self._of_pod[pod]
-        if now is not None and (pod := _pod_of(now)):
+        if now is not None and (pod := extended_pod(now)):
             self._of_pod.setdefault(pod, {})[now.metadata.uid] = now
 
 
@@ -74,7 +74,7 @@ def is_extended_claim(claim: ResourceClaim) -> bool:
     return (claim.metadata.annotations or {}).get(EXTENDED_RESOURCE_CLAIM) == "true"
 
 
-def _pod_of(claim: ResourceClaim) -> str:
+def extended_pod(claim: ResourceClaim) -> str:
     """The uid of the pod for whose extended resources the claim was made; empty for another claim."""
     if not is_extended_claim(claim):
         return ""

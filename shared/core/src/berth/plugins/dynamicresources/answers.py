@@ -21,7 +21,7 @@ from berth.plugins.dynamicresources.candidates import NO_CANDIDATES, Candidates,
 from berth.plugins.dynamicresources.requests import Plan, compile_plan
 from berth.plugins.dynamicresources.search import MOST_STEPS, Rejected, Search, Solution
 from berth.plugins.dynamicresources.selectors import SelectorAnswers
-from berth.plugins.dynamicresources.usage import Free, SearchError
+from berth.plugins.dynamicresources.usage import Free, SearchError, Usage
 
 _encode: Final = msgspec.json.Encoder().encode
 # Plans whose answers are kept: up to 0.3 KB for each node and plan.
@@ -135,8 +135,14 @@ class NodeAnswers:
         """The node's candidates, after ``find``."""
         return self._candidates.get(row) or self._find_candidates(row)
 
-    def busy(self, candidates: Candidates) -> tuple[bool, ...]:
-        return Free(self._pools, self._ledger).busy(candidates)
+    def views(self, row: int, node: Node) -> tuple[NodePool, ...]:
+        """The pools that the node sees."""
+        return self._views.of(row, node)
+
+    def usage(self, candidates: Candidates) -> Usage:
+        """What other claims leave of the candidates."""
+        free = Free(self._pools, self._ledger)
+        return Usage(self.plan, candidates, free, free.busy(candidates))
 
     def _forget_changed(self) -> None:
         self.codes[self._not_searched] = _UNKNOWN

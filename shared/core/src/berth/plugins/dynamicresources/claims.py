@@ -75,6 +75,11 @@ def may_be_freed_for(claim: ResourceClaim, pod: Pod) -> bool:
     return all(each.uid == pod.uid for each in claim.status.reserved_for or ())
 
 
+def may_be_left_by(claim: ResourceClaim, pod: Pod) -> bool:
+    """Whether the pod may give up the claim: it has reserved it, or nobody has."""
+    return not claim.status.reserved_for or is_reserved_for(claim, pod)
+
+
 def is_reserved_for(claim: ResourceClaim, pod: Pod) -> bool:
     return any(each.uid == pod.uid for each in claim.status.reserved_for or ())
 

@@ -55,11 +55,13 @@ class Request:
     capacity: Mapping[str, str | int | float]
     constraints: tuple[int, ...]
 
-    def tolerates(self, taints: Sequence[DeviceTaint] | None) -> bool:
-        return not taints or all(
-            taint.effect not in _BLOCKING or any(_tolerates(each, taint) for each in self.tolerations)
-            for taint in taints
-        )
+    def blocking(self, taints: Sequence[DeviceTaint] | None) -> list[DeviceTaint]:
+        """The taints that keep the request from a device."""
+        return [
+            taint
+            for taint in taints or ()
+            if taint.effect in _BLOCKING and not any(_tolerates(each, taint) for each in self.tolerations)
+        ]
 
 
 def _tolerates(toleration: DeviceToleration, taint: DeviceTaint) -> bool:

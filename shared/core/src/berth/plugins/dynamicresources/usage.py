@@ -99,6 +99,14 @@ class Usage:
             for name, amount in needed.get(request.number, {}).items()
         )
 
+    def is_busy(self, request: Request, position: int) -> bool:
+        """Whether another claim has the whole device; administrators get it all the same."""
+        return self._busy[position] and not request.is_admin
+
+    def has_counters(self, request: Request, position: int) -> bool:
+        """Whether the counters that the device would consume are left."""
+        return not self._takes_counters(request, position) or self._has_counters(position)
+
     def take(self, request: Request, position: int, *, must: bool = False) -> bool:
         """Take the device if it can be had. ``must``: the request has no other device to try.
 
