@@ -404,3 +404,29 @@ def test_slices_that_disagree_on_their_number_are_invalid():
     slices = [slice_of("n1", gpus(1), name="a", count=2), slice_of("n1", [{"name": "x"}], name="b", count=3)]
     message = ranked(world_of(slices, claim_of("a")), pod_with("a")).message
     assert "1 invalid resource pools were encountered" in message
+
+
+def test_a_slice_of_another_node_with_a_higher_generation_takes_no_counters_away():
+    """Nodes see the newest generation of the slices that concern them."""
+    newer = slice_of("n2", gpus(1), name="newer")
+    newer["spec"]["pool"] = {"name": "n1", "generation": 2, "resourceSliceCount": 1}
+    world = world_of([*partitioned(DRIVER), newer], claim_of("a"), claim_of("b"))
+    assert nodes_for(world, pod_with("a")) == ["n1", "n2"]
+    reserved(world, pod_with("a"))
+    assert nodes_for(world, pod_with("b", name="other")) == ["n2"]
+
+
+def test_a_claim_that_the_pod_names_twice_gets_its_devices_once():
+    world = world_of([slice_of("n1", gpus(1))], claim_of("a"))
+    pod = pod_with("a", "a")
+    assert nodes_for(world, pod) == ["n1"]
+    plugin, state = reserved(world, pod)
+    assert len(plugin.writes(state, pod, "n1")) == 1
+
+
+def test_a_claim_that_another_pod_has_in_flight_is_not_said_to_be_freed():
+    world = world_of([slice_of("n1", gpus(1)), slice_of("n2", gpus(1))], claim_of("a"), claim_of("b"))
+    reserved(world, pod_with("a"))
+    message = ranked(world, pod_with("a", "b", name="other")).message
+    assert "1 resourceclaim not available on the node" in message
+    assert "still not schedulable" in message

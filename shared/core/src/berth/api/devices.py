@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import zlib
 from base64 import b64decode, b64encode
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, overload
 
 import msgspec
@@ -28,6 +28,9 @@ ALL: Final = "All"
 FROM_CLASS: Final = "FromClass"
 FROM_CLAIM: Final = "FromClaim"
 
+# Effects of a taint that keep pods from a device; others have none for a scheduler.
+BLOCKING: Final = frozenset({"NoSchedule", "NoExecute"})
+
 # Limits of the API server. Objects from files or of a later release may exceed them.
 MOST_RESULTS: Final = 32  # devices of a claim
 MOST_REQUESTS: Final = 32
@@ -36,13 +39,15 @@ MOST_CONSTRAINTS: Final = 32
 MOST_CONFIGS: Final = 32
 MOST_SELECTORS: Final = 32  # of a request or class
 MOST_TOLERATIONS: Final = 16
-MOST_RESERVATIONS: Final = 256
 MOST_DEVICES: Final = 128  # of a slice
 MOST_ATTRIBUTES: Final = 32  # attributes and capacities of a device together
 MOST_TAINTS: Final = 16
 MOST_COUNTER_SETS: Final = 8  # of a slice
 MOST_CONSUMED_SETS: Final = 2  # of a device
-MOST_COUNTERS: Final = 32  # of a set
+# Limits of berth for the claims of one pod together, for which the API server has none. Every node is searched for each
+# request, and each selector keeps a byte for each device of the cluster.
+MOST_REQUESTS_OF_POD: Final = 256
+MOST_SELECTORS_OF_POD: Final = 64
 # Distinct names, attributes and capacities that are kept once. Forgetting them all costs as many copies at most, and
 # what only one device has, such as a serial number, is not kept beyond it for long.
 _MOST_SHARED: Final = 16_384
@@ -256,7 +261,7 @@ class DeviceAttribute(Trimmed, frozen=True, kw_only=True):
     version_value: str | None = msgspec.field(default=None, name="version")
 
     @property
-    def typed(self) -> tuple[str, object] | None:
+    def typed(self) -> tuple[str, str | int | bool] | None:
         """Type and value, equal only for equal attributes; versions compare as text."""
         if self.string_value is not None:
             return "string", self.string_value
@@ -306,6 +311,11 @@ class DeviceTaint(Trimmed, frozen=True, kw_only=True):
     key: str = ""
     value: str = ""
     effect: str = ""
+
+    @property
+    def text(self) -> str:
+        """As kubectl writes taints."""
+        return f"{self.key}{f'={self.value}' if self.value else ''}:{self.effect}"
 
 
 class SliceDevice(Trimmed, frozen=True, kw_only=True):
@@ -449,6 +459,24 @@ def refusal(claim: ResourceClaim) -> str:
     """Why the claim is not allocated: it exceeds limits of the API server; empty if it may be."""
     excess = [f"{number} {name} (at most {most})" for name, number, most in _parts(claim) if number > most]
     return f"the claim has more than the API allows: {', '.join(excess)}" if excess else ""
+
+
+def refusal_together(claims: Sequence[ResourceClaim]) -> str:
+    """Why the claims of a pod are not allocated: there is too much in all of them; empty if they may be."""
+    requests = [
+        each
+        for claim in claims
+        for request in claim.spec.devices.requests or ()
+        for each in (request.exactly, *(request.first_available or ()))
+        if each is not None
+    ]
+    selectors = {each.cel.expression for request in requests for each in request.selectors or () if each.cel}
+    parts = [
+        ("requests with their alternatives", len(requests), MOST_REQUESTS_OF_POD),
+        ("different selectors", len(selectors), MOST_SELECTORS_OF_POD),
+    ]
+    excess = [f"{number} {name} (at most {most})" for name, number, most in parts if number > most]
+    return f"the pod's claims have more than a scheduling cycle can take: {', '.join(excess)}" if excess else ""
 
 
 def _parts(claim: ResourceClaim) -> Iterator[tuple[str, int, int]]:

@@ -19,8 +19,8 @@ from berth.cluster.snapshot import Snapshot
 from berth.framework.status import Code
 from berth.plugins.dynamicresources.candidates import NO_CANDIDATES, Candidates, DeviceTraits, candidates_of
 from berth.plugins.dynamicresources.requests import Plan, compile_plan
-from berth.plugins.dynamicresources.search import MOST_STEPS, Rejected, Search, Solution
-from berth.plugins.dynamicresources.selectors import SelectorAnswers
+from berth.plugins.dynamicresources.search import MOST_STEPS, TOO_MANY_STEPS, Rejected, Search, Solution
+from berth.plugins.dynamicresources.selectors import MOST_EXPRESSIONS, SelectorAnswers
 from berth.plugins.dynamicresources.usage import Free, SearchError, Usage
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -30,10 +30,15 @@ _MOST_ALIKE: Final = 10_000  # states of alike nodes whose outcome a plan keeps
 
 # Above this many unknown nodes, devices are looked at by columns.
 _FEW: Final = 64
-# Nodes, and devices looked at in their searches, between two looks at the clock: a millisecond each.
+# Between two looks at the clock: nodes, a millisecond if their outcome is known, and devices that searches look at.
 _AT_ONCE: Final = 256
-_STEPS_AT_ONCE: Final = 500
-# Devices looked at in all searches of one call within a cycle, about 100 ms of work. Usually ``prepare`` has left few.
+_STEPS_AT_ONCE: Final = 2000
+
+# Nodes on which a plan's searches may be given up; searches on the others then end early. Without it, claims that keep
+# every search to its end would take minutes of a scorer's time at 5,000 nodes.
+_MOST_GIVEN_UP: Final = 16
+_FEW_STEPS: Final = MOST_STEPS // 10
+# Devices looked at in all searches of one call within a cycle, 100 ms of work or more. ``prepare`` usually leaves few.
 _MOST_STEPS_AT_ONCE: Final = 5 * MOST_STEPS
 
 NOT_SEARCHED: Final = "gave up allocating claims: searches on other nodes took too long"
@@ -69,9 +74,10 @@ class NodeAnswers:
         self._alike: dict[object, Outcome] = {}
         self._plain: dict[object, Outcome] = {}  # of nodes whose pools are plain, by their signature and busy devices
         self._seen_pools: set[PoolKey] = set()  # with candidates
-        self._steps = 0  # devices looked at in all searches
-        self._not_searched: RowIndex = _NO_ROWS
         self._versions = (-1, -1, -1)
+        self._steps = 0  # of all searches
+        self._given_up = 0
+        self._not_searched: RowIndex = _NO_ROWS
 
     def find(self, rows: RowIndex, may_continue: Callable[[], bool] | None = None) -> bool:
         """Bring ``codes`` and ``points`` of these rows up to date; returns whether all are.
@@ -82,7 +88,6 @@ class NodeAnswers:
         unknown = rows[self.codes[rows] == _UNKNOWN]
         if not len(unknown):
             return True
-        goes_on = self._within_steps() if may_continue is None else may_continue
         if len(unknown) > _FEW:
             if not all(each.fill(may_continue or _always) for each in self.plan.expressions):
                 return False
@@ -90,17 +95,17 @@ class NodeAnswers:
                 return False
         free = Free(self._pools, self._ledger)
         outcomes: dict[Candidates, Outcome] = {}  # nodes may have the same candidates
-        looked_at = self._steps
-        for done, row in enumerate(unknown.tolist(), 1):
+        goes_on = may_continue or self._within_steps()
+        looks_at = self._steps + _STEPS_AT_ONCE
+        for i, row in enumerate(unknown.tolist(), 1):
             self._note(row, self._outcome_of(row, free, outcomes))
-            if done % _AT_ONCE and self._steps - looked_at < _STEPS_AT_ONCE:
-                continue
-            looked_at = self._steps
-            if done < len(unknown) and not goes_on():
-                if may_continue is None:
-                    self._not_searched = unknown[done:]
-                    self.codes[self._not_searched] = self._number_of(Rejected(NOT_SEARCHED))
-                return False
+            if i % _AT_ONCE == 0 or self._steps >= looks_at:
+                looks_at = self._steps + _STEPS_AT_ONCE
+                if i < len(unknown) and not goes_on():
+                    if may_continue is None:
+                        self._not_searched = unknown[i:]
+                        self.codes[self._not_searched] = self._number_of(Rejected(NOT_SEARCHED))
+                    return False
         return True
 
     def _within_steps(self) -> Callable[[], bool]:
@@ -145,8 +150,9 @@ class NodeAnswers:
         return Usage(self.plan, candidates, free, free.busy(candidates))
 
     def _forget_changed(self) -> None:
-        self.codes[self._not_searched] = _UNKNOWN
-        self._not_searched = _NO_ROWS
+        if len(self._not_searched):
+            self.codes[self._not_searched] = _UNKNOWN
+            self._not_searched = _NO_ROWS
         snapshot = self.snapshot
         versions = snapshot.version, self._pools.changes.version, self._ledger.changes.version
         if versions == self._versions and len(self.codes) == snapshot.columns.capacity:
@@ -242,11 +248,14 @@ class NodeAnswers:
 
     def _run(self, search: Search) -> Outcome:
         try:
-            return search.run()
+            outcome = search.run(MOST_STEPS if self._given_up < _MOST_GIVEN_UP else _FEW_STEPS)
         except SearchError as exc:
             return str(exc)
         finally:
             self._steps += search.steps
+        if isinstance(outcome, Rejected) and outcome.reason == TOO_MANY_STEPS:
+            self._given_up += 1
+        return outcome
 
 
 def _always() -> bool:
@@ -314,8 +323,13 @@ class Allocator:
         if known is None:
             plan = compile_plan(claims, self._classes.named, self._selectors)
             known = self._plans[key] = NodeAnswers(plan, self)
-            if len(self._plans) > _MOST_PLANS:
+            while len(self._plans) > 1 and (
+                len(self._plans) > _MOST_PLANS or self._selectors_kept() > MOST_EXPRESSIONS
+            ):
                 self._plans.popitem(last=False)
         else:
             self._plans.move_to_end(key)
         return known
+
+    def _selectors_kept(self) -> int:
+        return sum(len(each.plan.expressions) for each in self._plans.values())

@@ -12,8 +12,8 @@ from berth.framework.status import Status
 
 
 def resolved_claims(pod: Pod, claims: Objects[ResourceClaim]) -> tuple[ResourceClaim, ...] | Status:
-    """The pod's claims in its order, or why the pod must wait for one of them."""
-    found: list[ResourceClaim] = []
+    """The pod's claims in its order, each once, or why the pod must wait for one of them."""
+    found: dict[str, ResourceClaim] = {}
     for entry in pod.spec.resource_claims or ():
         name, is_generated = _name_of(pod, entry)
         if name is None:
@@ -29,8 +29,8 @@ def resolved_claims(pod: Pod, claims: Objects[ResourceClaim]) -> tuple[ResourceC
             return Status.unresolvable(
                 f"ResourceClaim {claim.key} was not created for Pod {pod.key} (Pod is not owner)"
             )
-        found.append(claim)
-    return tuple(found)
+        found[claim.metadata.uid] = claim
+    return tuple(found.values())
 
 
 def claim_names(pod: Pod) -> Iterator[str]:

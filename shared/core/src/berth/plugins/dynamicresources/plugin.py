@@ -162,6 +162,7 @@ class DynamicResources(
     depends_on_pods = False
     too_late = "device binding timeout"
     late_is_error = True
+    wait_event = ("BindingConditionsPending", "waiting for binding conditions for device on node {node}")
 
     def __init__(self, args: DynamicResourcesArgs) -> None:
         self.wait_seconds = args.binding_timeout.total_seconds()
@@ -256,7 +257,7 @@ class DynamicResources(
             return False
         if any(claim.status.allocation is not None and may_be_left_by(claim, pod) for claim in claims):
             return True
-        return bool(ExtendedResources.of(snapshot)) and ExtendedClaims.of(snapshot).of_pod(pod.uid) is not None
+        return bool(ExtendedResources.of(snapshot)) and ExtendedClaims.of(snapshot).of_pod(pod) is not None
 
     def claim_to_free(self, state: CycleState, pod: Pod) -> FreeClaim | None:
         """The claim whose devices no node of the cycle could use, unless only other pods have reserved it.
@@ -273,7 +274,7 @@ class DynamicResources(
         if claims is None:
             return None
         for claim in claims.unavailable.values():
-            if claim.metadata.name != IN_MEMORY and is_concerned(claim, pod):
+            if claim.status.allocation is not None and is_concerned(claim, pod):  # one in flight is not freed
                 return FreeClaim(claim=_name_of(claim))
         return None if claims.stale is None else FreeClaim(claim=_name_of(claims.stale), is_deleted=True)
 
@@ -394,11 +395,12 @@ class DynamicResources(
         if reserved is None:
             return SUCCESS
         snapshot = state.read(SNAPSHOT)
-        claims = resolved_claims(pod, snapshot.objects(ResourceClaim))
+        shown = snapshot.objects(ResourceClaim)
+        claims = resolved_claims(pod, shown)
         if isinstance(claims, Status):
             return claims
         if reserved.extended is not None:
-            made = ExtendedClaims.of(snapshot).of_pod(pod.uid)
+            made = shown.named(extended_claim_name(pod), pod.metadata.namespace)
             if made is None:
                 return Status.unschedulable(f"claim for extended resources of {pod.key} got deleted in the meantime")
             claims = (*claims, made)
@@ -488,7 +490,7 @@ class DynamicResources(
         asked = {name: amount for name, amount in amounts.items() if amount and may_be_served(name)}
         if any(classes.class_of(name) is not None for name in asked):
             claims.extended = asked
-            claims.stale = ExtendedClaims.of(snapshot).of_pod(pod.uid)
+            claims.stale = ExtendedClaims.of(snapshot).of_pod(pod)
 
     def _answers(
         self, claims: PodClaims, pod: Pod, served: frozenset[str]

@@ -8,6 +8,7 @@ from typing import Final
 
 from berth.api.devices import (
     ALL,
+    BLOCKING,
     EXACT_COUNT,
     DeviceAttribute,
     DeviceClass,
@@ -20,14 +21,13 @@ from berth.api.devices import (
     ExpressionSelector,
     ResourceClaim,
     refusal,
+    refusal_together,
 )
 from berth.cluster.devices.pools import PooledDevice
-from berth.plugins.dynamicresources.selectors import Answers, SelectorAnswers
+from berth.plugins.dynamicresources.selectors import MOST_COST, Answers, SelectorAnswers
 
 # The claim's namespace and name in a text that is kept for all claims with the same spec.
 CLAIM: Final = "\0{}\0"
-
-_BLOCKING: Final = frozenset({"NoSchedule", "NoExecute"})
 
 
 class PlanError(Exception):
@@ -60,7 +60,7 @@ class Request:
         return [
             taint
             for taint in taints or ()
-            if taint.effect in _BLOCKING and not any(_tolerates(each, taint) for each in self.tolerations)
+            if taint.effect in BLOCKING and not any(_tolerates(each, taint) for each in self.tolerations)
         ]
 
 
@@ -125,17 +125,20 @@ def compile_plan(
     """Compile the specs of the claims.
 
     Raises:
-        PlanError: a claim asks for something that this release does not know.
+        PlanError: a claim asks for something that this release does not know, or they ask for too much.
     """
+    if problem := refusal_together(claims):
+        raise PlanError(problem)
     compiler = _Compiler(class_of)
     steps = tuple(compiler.steps_of(i, claim) for i, claim in enumerate(claims))
+    allowance = MOST_COST // max(1, len(compiler.expressions))
     return Plan(
         specs=tuple(claims),
         steps=steps,
         requests=tuple(compiler.requests),
         constraints=tuple(compiler.constraints),
         constraint_errors=tuple(compiler.constraint_errors),
-        expressions=tuple(answers.of(each) for each in compiler.expressions),
+        expressions=tuple(answers.of(each, allowance) for each in compiler.expressions),
     )
 
 
