@@ -12,7 +12,7 @@ from berth.framework.status import Status
 
 
 def resolved_claims(pod: Pod, claims: Objects[ResourceClaim]) -> tuple[ResourceClaim, ...] | Status:
-    """The pod's claims in its order, or why the pod must wait for one of them."""
+    """The pod's claims in its order, each once, or why the pod must wait for one of them."""
     found: list[ResourceClaim] = []
     for entry in pod.spec.resource_claims or ():
         name, is_generated = _name_of(pod, entry)
@@ -29,7 +29,8 @@ def resolved_claims(pod: Pod, claims: Objects[ResourceClaim]) -> tuple[ResourceC
             return Status.unresolvable(
                 f"ResourceClaim {claim.key} was not created for Pod {pod.key} (Pod is not owner)"
             )
-        found.append(claim)
+        if all(claim is not each for each in found):
+            found.append(claim)
     return tuple(found)
 
 
