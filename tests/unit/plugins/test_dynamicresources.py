@@ -17,7 +17,7 @@ from berth.framework.cycle import rank
 from berth.framework.events import Action, ClusterEvent, Resource
 from berth.framework.interface import SNAPSHOT, ClaimName, CreateClaim, ReleaseClaim, ReserveClaim
 from berth.framework.status import Code, CycleState
-from berth.plugins.dynamicresources.plugin import DynamicResources, DynamicResourcesArgs
+from berth.plugins.dynamicresources.plugin import DEALLOCATED, STILL_NOT, DynamicResources, DynamicResourcesArgs
 from harness.builders.objects import a_pod, first_attempt, pod_requesting
 from harness.builders.profiles import default_profile
 from harness.worlds.queueing_hints import may_help
@@ -270,6 +270,17 @@ def test_pre_bind_waits_for_binding_conditions(condition, now, code, text):
     world.snapshot.live.observe_time(now)
     status = plugin.pre_bind(state, pod, "n1")
     assert (status.code, ", ".join(status.reasons)) == (code, text)
+
+
+# PostFilter
+
+
+@pytest.mark.parametrize(("wanted", "freed"), [(1, DEALLOCATED), (2, STILL_NOT)])
+def test_an_idle_claim_is_freed_only_where_the_other_claims_can_be_allocated(wanted, freed):
+    world = world_of([slice_of("n2", gpus(1))], claim_of("idle"), claim_of("b", exactly("r", count=wanted)))
+    term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["gone"]}]}
+    world.set_status("default/idle", {"allocation": {"devices": {}, "nodeSelector": {"nodeSelectorTerms": [term]}}})
+    assert f". {freed}, preemption: " in ranked(world, pod_with("idle", "b")).message
 
 
 # Extended resources
