@@ -446,3 +446,16 @@ def test_a_claim_that_a_pod_names_twice_is_allocated_once():
     plugin, state = reserved(world, pod)
     (write,) = plugin.writes(state, pod, "n1")
     assert write.claim == name_of("a")
+
+
+def test_shares_of_a_device_without_capacity_take_its_counters_once():
+    """kube-scheduler 1.36.3 counts them for each share; 1.37 does not."""
+    slices = partitioned(DRIVER)
+    for each in slices[0]["spec"]["devices"]:
+        each["allowMultipleAllocations"] = True
+    world = world_of(slices, claim_of("a"), claim_of("b"))
+    reserved(world, pod_with("a"))
+    other = pod_with("b", name="other")
+    assert nodes_for(world, other) == ["n1"]
+    plugin, state = reserved(world, other)
+    assert [each.devices.results[0].device for each in plugin.reserved(state).values()] == ["half-0"]
