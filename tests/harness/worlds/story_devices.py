@@ -52,6 +52,7 @@ class DeviceStory(Story):
         await self._taints_a_device()
         await self._shares_a_device()
         await self._has_partitions()
+        await self._gives_matching_devices()
         await self._serves_extended_resources()
         await self._evicts_for_a_node_not_for_a_device()
         await self._binds_devices()
@@ -178,6 +179,17 @@ class DeviceStory(Story):
         await self._end_pod("half-0")
         await self._ends_with("has half a device", bound=["half-1"], refused=["whole-0"], gone=["half-0"])
 
+    async def _gives_matching_devices(self) -> None:
+        await self._publish("n-2", [_gpu(number, "t4", numa=number // 2) for number in range(4)])
+        self._template("pair", _exactly("gpu", _model("t4"), count=2), matches=f"{GPU}/numa")
+        self._template("all", _exactly("gpu", _model("t4"), allocationMode="All"))
+        for number in range(2):
+            await self._runs(f"pair-{number}", "pair")
+        await self._is_refused("all-0", "all")
+        await self._is_refused("pair-2", "pair", priority="boss")
+        await self._end_pod("pair-0")
+        await self._ends_with("has a matching pair", bound=["pair-2"], refused=["all-0"], gone=["pair-0"])
+
     async def _serves_extended_resources(self) -> None:
         await self._end_pod("renew-0")
         await self._ends_with("has a device for a resource", gone=["renew-0"])
@@ -272,8 +284,11 @@ class DeviceStory(Story):
 
     # --- claims
 
-    def _template(self, name: str, request: Json) -> None:
-        self._templates[name.lower()] = {"devices": {"requests": [{"name": "r", **request}]}}
+    def _template(self, name: str, request: Json, *, matches: str = "") -> None:
+        devices: Json = {"requests": [{"name": "r", **request}]}
+        if matches:
+            devices["constraints"] = [{"matchAttribute": matches}]
+        self._templates[name.lower()] = {"devices": devices}
 
     async def _claim(self, name: str, request: Json, *, config: Json | None = None, of: str = "") -> None:
         devices: Json = {"requests": [{"name": "r", **request}]}
@@ -428,8 +443,9 @@ def _preference(node: str, preferred: str) -> Json:
     }
 
 
-def _gpu(number: int, model: str) -> Json:
-    return {"name": f"gpu-{number}", "attributes": {"model": {"string": model}, "index": {"int": number}}}
+def _gpu(number: int, model: str, numa: int = 0) -> Json:
+    attributes = {"model": {"string": model}, "index": {"int": number}, "numa": {"int": numa}}
+    return {"name": f"gpu-{number}", "attributes": attributes}
 
 
 def _nic(number: int) -> Json:

@@ -364,6 +364,8 @@ def _size_on_device(path: _Path) -> Bounds | None:  # noqa: PLR0911 - one for ea
             return Bounds(0, _ID)
         case ("device", "attributes", "@items" | "@values", _):
             return Bounds(0, _VALUE)
+        case ("device", "capacity", "@items" | "@values", "@items" | "@values"):
+            return _NOTHING
         case _:
             return None
 
