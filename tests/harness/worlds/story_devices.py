@@ -17,7 +17,6 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 from harness.worlds.cluster_user import ClusterUser
-from harness.worlds.kubernetes_api import MERGE_PATCH
 from harness.worlds.story import EVENTS_SECONDS, HOSTNAME, NEVER, SEEN_SECONDS, STEP_SECONDS, Story
 
 Json = dict[str, Any]
@@ -28,6 +27,7 @@ FINALIZER = "resource.kubernetes.io/delete-protection"
 PRIORITIES = {"low": (10, {}), "ordinary": (600, NEVER), "boss": (3000, {})}
 NODES = [f"n-{number}" for number in range(5)]
 ATTACHED = "example.com/attached"
+SETTLED_ROUNDS = 2  # of the claim controller without a write, after which no claim changes any more
 
 
 class DeviceStory(Story):
@@ -39,6 +39,7 @@ class DeviceStory(Story):
         self._path = f"{GROUP}/namespaces/{seen.namespace}/resourceclaims"
         self._templates: dict[str, Json] = {}
         self._slices: dict[str, Json] = {}
+        self._idle_rounds = 0  # of the claim controller, since it wrote last
 
     async def tell(self) -> None:
         await self._prepare()
@@ -276,6 +277,8 @@ class DeviceStory(Story):
 
     async def _ends_with(self, act: str, **states: list[str]) -> None:
         await self._settle(act, **states)
+        while self._idle_rounds < SETTLED_ROUNDS:
+            await asyncio.sleep(STEP_SECONDS)
         self.claims[act] = {_steady(name): _comparable(claim) for name, claim in (await self._all_claims()).items()}
 
     async def _end_pod(self, name: str) -> None:
@@ -361,62 +364,76 @@ class DeviceStory(Story):
         while True:
             claims = await self._all_claims()  # before the pods, so that no claim is of a pod that is too new
             pods = await self.seen.pods()
-            for name, pod in pods.items():
-                if "deletionTimestamp" not in pod["metadata"]:
-                    await self._make_claims(name, pod, claims)
             uids = {pod["metadata"]["uid"] for pod in pods.values()}
+            written = 0
+            for name, pod in pods.items():
+                written += await self._make_claims(name, pod, claims)
             for claim in claims.values():
-                await self._keep_claim(claim, uids)
+                written += await self._keep_claim(claim, uids)
+            self._idle_rounds = 0 if written else self._idle_rounds + 1
             await asyncio.sleep(STEP_SECONDS)
 
-    async def _make_claims(self, name: str, pod: Json, claims: dict[str, Json]) -> None:
+    async def _make_claims(self, name: str, pod: Json, claims: dict[str, Json]) -> int:
+        """Make the claims of a pod's templates; return how many."""
+        if "deletionTimestamp" in pod["metadata"]:
+            return 0
         made = {each["name"] for each in pod["status"].get("resourceClaimStatuses", ())}
-        for entry in pod["spec"].get("resourceClaims", ()):
-            template = entry.get("resourceClaimTemplateName")
-            if not template or entry["name"] in made:
-                continue
+        missing = [
+            entry
+            for entry in pod["spec"].get("resourceClaims", ())
+            if "resourceClaimTemplateName" in entry and entry["name"] not in made
+        ]
+        owner = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": pod["metadata"]["uid"], "controller": True}
+        for entry in missing:
             claim = f"{name}-{entry['name']}"
-            owner = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": pod["metadata"]["uid"], "controller": True}
             if claim not in claims:
                 metadata = {"name": claim, "ownerReferences": [owner]}
-                await self._made(self._path, {"metadata": metadata, "spec": self._templates[template]})
+                spec = self._templates[entry["resourceClaimTemplateName"]]
+                await self._made(self._path, {"metadata": metadata, "spec": spec})
             status = {"resourceClaimStatuses": [{"name": entry["name"], "resourceClaimName": claim}]}
             await self.api.patch(f"{self.api.pods}/{name}/status", {"status": status})
+        return len(missing)
 
-    async def _keep_claim(self, claim: Json, pods: set[str]) -> None:
+    async def _keep_claim(self, claim: Json, pods: set[str]) -> bool:
+        """Free a claim, or delete that of a pod that is gone; return whether anything was to do."""
         metadata, status = claim["metadata"], claim.get("status", {})
         path = f"{self._path}/{metadata['name']}"
-        of_version = {"metadata": {"resourceVersion": metadata["resourceVersion"]}}
+        version = {"resourceVersion": metadata["resourceVersion"]}
         reserved = status.get("reservedFor", [])
         left = [each for each in reserved if each["uid"] in pods]
-        is_owned = any(each["uid"] not in pods for each in metadata.get("ownerReferences", ()))
+        is_orphan = any(each["uid"] not in pods for each in metadata.get("ownerReferences", ()))
         if len(left) < len(reserved):
             freed = {"reservedFor": left or None, **({} if left else {"allocation": None, "devices": None})}
-            await self.api.patch(f"{path}/status", {**of_version, "status": freed}, MERGE_PATCH)
-        elif FINALIZER in metadata.get("finalizers", ()) and not status.get("allocation") and is_owned:
-            await self.api.patch(path, {"metadata": {**of_version["metadata"], "finalizers": None}}, MERGE_PATCH)
-        elif is_owned and "deletionTimestamp" not in metadata:
+            await self.api.patch(f"{path}/status", {"metadata": version, "status": freed})
+        elif is_orphan and FINALIZER in metadata.get("finalizers", ()):
+            await self.api.patch(path, {"metadata": {**version, "finalizers": None}})
+        elif is_orphan:
             await self.api.delete(path)
         elif left:
-            await self._attach(path, claim)
+            return await self._attach(path, claim)
+        else:
+            return False
+        return True
 
-    async def _attach(self, path: str, claim: Json) -> None:
-        """The driver reports a reserved device's binding conditions."""
+    async def _attach(self, path: str, claim: Json) -> bool:
+        """The driver reports a reserved device's binding conditions, once."""
         results = claim["status"].get("allocation", {}).get("devices", {}).get("results", [])
         waiting = [each for each in results if each.get("bindingConditions")]
-        if waiting and not claim["status"].get("devices"):
-            condition = {
-                "type": ATTACHED,
-                "status": "True",
-                "reason": "Ready",
-                "message": "",
-                "lastTransitionTime": LONG_AGO,
-            }
-            devices = [
-                {name: each[name] for name in ("driver", "pool", "device")} | {"conditions": [condition]}
-                for each in waiting
-            ]
-            await self._patched(f"{path}/status", {"status": {"devices": devices}})
+        if not waiting or claim["status"].get("devices"):
+            return False
+        condition = {
+            "type": ATTACHED,
+            "status": "True",
+            "reason": "Ready",
+            "message": "",
+            "lastTransitionTime": LONG_AGO,
+        }
+        devices = [
+            {name: each[name] for name in ("driver", "pool", "device")} | {"conditions": [condition]}
+            for each in waiting
+        ]
+        await self._patched(f"{path}/status", {"status": {"devices": devices}})
+        return True
 
 
 def differences_of_claims(one: DeviceStory, other: DeviceStory, names: tuple[str, str]) -> list[str]:
