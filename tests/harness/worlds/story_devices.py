@@ -40,6 +40,7 @@ class DeviceStory(Story):
         self._templates: dict[str, Json] = {}
         self._slices: dict[str, Json] = {}
         self._idle_rounds = 0  # of the claim controller, since it wrote last
+        self._is_idle = asyncio.Event()
 
     async def tell(self) -> None:
         await self._prepare()
@@ -277,8 +278,8 @@ class DeviceStory(Story):
 
     async def _ends_with(self, act: str, **states: list[str]) -> None:
         await self._settle(act, **states)
-        while self._idle_rounds < SETTLED_ROUNDS:
-            await asyncio.sleep(STEP_SECONDS)
+        self._note_round(written=1)
+        await self._is_idle.wait()
         self.claims[act] = {_steady(name): _comparable(claim) for name, claim in (await self._all_claims()).items()}
 
     async def _end_pod(self, name: str) -> None:
@@ -370,8 +371,12 @@ class DeviceStory(Story):
                 written += await self._make_claims(name, pod, claims)
             for claim in claims.values():
                 written += await self._keep_claim(claim, uids)
-            self._idle_rounds = 0 if written else self._idle_rounds + 1
+            self._note_round(written)
             await asyncio.sleep(STEP_SECONDS)
+
+    def _note_round(self, written: int) -> None:
+        self._idle_rounds = 0 if written else self._idle_rounds + 1
+        (self._is_idle.set if self._idle_rounds >= SETTLED_ROUNDS else self._is_idle.clear)()
 
     async def _make_claims(self, name: str, pod: Json, claims: dict[str, Json]) -> int:
         """Make the claims of a pod's templates; return how many."""
