@@ -27,6 +27,7 @@ FINALIZER = "resource.kubernetes.io/delete-protection"
 PRIORITIES = {"low": (10, {}), "ordinary": (600, NEVER), "boss": (3000, {})}
 NODES = [f"n-{number}" for number in range(5)]
 ATTACHED = "example.com/attached"
+PENDING = "BindingConditionsPending"
 SETTLED_ROUNDS = 2  # of the claim controller without a write, after which no claim changes any more
 
 
@@ -304,6 +305,11 @@ class DeviceStory(Story):
 
     async def _all_claims(self) -> dict[str, Json]:
         return {each["metadata"]["name"]: each for each in (await self.api.get(self._path)).body["items"]}
+
+    async def _read_events(self) -> None:
+        await super()._read_events()
+        # kube-scheduler's alone (docs/comparison.md).
+        self.outcome.events = {pod: reasons - {PENDING} for pod, reasons in self.outcome.events.items()}
 
     # --- drivers
 
