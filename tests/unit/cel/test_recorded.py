@@ -13,6 +13,9 @@ from harness.builders.devices import device_of
 DATA = Path(__file__).parents[2] / "data" / "cel"
 RECORDED = json.loads((DATA / "recorded.json").read_text())
 DEVICES = {name: device_of(device) for name, device in RECORDED["devices"].items()}
+with lzma.open(DATA / "scheduler.json.xz", "rt") as text:
+    AT_RANDOM = json.load(text)
+DEVICES |= {name: device_of(device) for name, device in AT_RANDOM["devices"].items()}
 with lzma.open(DATA / "kubernetes.jsonl.xz", "rt") as lines:
     FROM_LIBRARY = [json.loads(line) for line in lines]
 
@@ -53,8 +56,9 @@ def test_recorded_by_kube_scheduler(case: dict):
 
 
 @pytest.mark.parametrize("share", range(SHARES))
-def test_answers_of_kubernetes_library(share: int):
-    different = [(case, answer(case)) for case in FROM_LIBRARY[share::SHARES] if answer(case) != expected(case)]
+def test_answers_of_kube_scheduler_and_of_its_library(share: int):
+    cases = [*FROM_LIBRARY, *AT_RANDOM["cases"]][share::SHARES]
+    different = [(case, answer(case)) for case in cases if answer(case) != expected(case)]
     assert different == []
 
 

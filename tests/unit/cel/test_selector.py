@@ -221,3 +221,28 @@ def test_quantities_add_up(amount, suffix: str):
     quantity = Quantity.parse(f"{float(amount):.6f}{suffix}")
     assert isinstance(quantity, Quantity)
     assert quantity.plus(quantity).minus(quantity).amount == quantity.amount
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("fd00::1/64", 'unexpected character, want colon (at "/64")'),
+        ("0:3b:00.0", 'embedded IPv4 address must replace the final 2 fields of the address (at "00.0")'),
+        ("::1:", 'colon must be followed by more characters (at ":")'),
+        ("1::2::3", 'multiple :: in address (at ":3")'),
+        ("x:1", 'each colon-separated field must have at least one digit (at "x:1")'),
+        ("1:2:3:4:5:6:7:8:9", 'trailing garbage after address (at "9")'),
+        ("1:2", "address string too short"),
+        ("1:2:3:4:5:6:7::8", "the :: must expand to at least one field of zeros"),
+        ("::12345", 'each group must have 4 or less digits (at "12345")'),
+        ("1.2.3.4.5x", "IPv4 address too long"),
+        ("\\u00e9\\t", "unable to parse IP"),
+    ],
+)
+def test_addresses_are_refused_in_the_words_of_go(text: str, problem: str):
+    error = compile_selector(f'ip("{text}").isLoopback()').evaluate(device()).error
+    assert error is not None
+    shown = text.replace("\\u00e9", "é")
+    assert error.reason == (
+        f'IP Address "{shown}" parse error during conversion from string: ParseAddr("{shown}"): {problem}'
+    )
