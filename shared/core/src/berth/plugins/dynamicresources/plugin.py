@@ -260,11 +260,15 @@ class DynamicResources(
         return bool(ExtendedResources.of(snapshot)) and ExtendedClaims.of(snapshot).of_pod(pod) is not None
 
     def claim_to_free(self, state: CycleState, pod: Pod) -> FreeClaim | None:
-        """The claim whose devices no node of the cycle could use, unless only other pods have reserved it.
+        """The claim whose devices no node of the cycle could use, or which is reserved for this pod.
 
         One that others have reserved too loses this pod's reservation: two pods would each wait for the other's end.
         """
-        return self._claim_to_free(state, pod, may_be_left_by)
+        freed = self._claim_to_free(state, pod, may_be_left_by)
+        claims = state.find(CLAIMS)
+        if freed is not None or claims is None:
+            return freed
+        return next((FreeClaim(claim=_name_of(claim)) for claim in claims.claims if is_reserved_for(claim, pod)), None)
 
     @staticmethod
     def _claim_to_free(
