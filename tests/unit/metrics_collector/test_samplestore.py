@@ -10,6 +10,7 @@ import pytest
 
 from berth.bus.interface import Entry
 from berth.messages.livedata import Bandwidth, encode_bandwidth
+from berth_metrics_collector import samplestore
 from berth_metrics_collector.samplestore import CHECK_SECONDS, PEER_SECONDS, SampleStore
 from harness.plugins.long_runs import often
 
@@ -290,6 +291,30 @@ def test_many_names_cost_no_more_than_some(bucket):
     assert len(store._received_at) == 64
     bucket.put("b", sampled(1, by="x" * 100))  # too long for a name
     assert bucket.check(store) == ["a", "-b"]
+
+
+def test_a_name_of_no_node_is_forgotten_once_it_is_removed(bucket):
+    store = bucket.collector(a=sampled(1))
+    bucket.check(store)
+    for number in range(100):
+        bucket.put(f"ghost-{number}", sampled(1, by="thief"))
+    assert len(bucket.check(store)) == 100
+    assert bucket.check(store) == []
+    assert store._by_node.keys() == {"a"}
+    bucket.put("a", None)  # a removal of a node that is there is answered
+    assert bucket.check(store) == ["a"]
+
+
+def test_of_a_flood_of_names_as_many_are_kept_as_the_bucket_holds(bucket, monkeypatch):
+    monkeypatch.setattr(samplestore, "MAX_KEYS", 10)
+    store = bucket.collector(a=sampled(1))
+    bucket.check(store)
+    for number in range(100):
+        bucket.put(f"ghost-{number}", sampled(1, by="thief"))
+    assert len(store._by_node) == 10
+    bucket.entries = {key: entry for key, entry in bucket.entries.items() if entry.sequence > 91}  # full
+    store.forget("a")  # as NATS answers to a write of a key that it has dropped
+    assert set(bucket.check(store)) >= {"a"}
 
 
 @pytest.mark.parametrize("seed", range(often(50)))
