@@ -227,10 +227,11 @@ class BinderEpoch:
             informers=parts.informers,
             schedulers=parts.profiles.keys(),
         )
+        self._older_stores = parts.cache.older_stores  # of a LIST during the takeover too
         taken_over = await run_until(takeover.run(), *ends, parts.process.stopping)
         if taken_over is None:
             return
-        self._left, self._stored, self._older_stores = taken_over.left, taken_over.stored, parts.cache.older_stores
+        self._left, self._stored = taken_over.left, taken_over.stored
         consuming = self._session.consume(RANKED, taken_over.consumer, max_unacked=parts.settings.max_unacked)
         try:
             await run_until(self._consume(consuming, taken_over.consumer), *ends)
