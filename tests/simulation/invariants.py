@@ -28,7 +28,7 @@ from berth_sim.apiserver.kinds import NODES, PERSISTENT_VOLUME_CLAIMS, PERSISTEN
 from simulation.api import ApiRequest
 from simulation.configurations import NETWORK_QUERY, SECOND, SMALL_NOTES, TRAP
 from simulation.devices import DeviceInvariants
-from simulation.truth import READ_KINDS, Truth, decoded, is_present, requests_of, simulated, truth_of
+from simulation.truth import Truth, decoded, is_present, requests_of, simulated, truth_of
 from simulation.world import World
 
 BUDGETS: Final = simulated(POD_DISRUPTION_BUDGET)
