@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -128,6 +129,7 @@ def listed(berth: BerthUp) -> list[dict]:
 
 def told(*arguments: str, of: BerthUp) -> str:
     command = [sys.executable, "-m", "berth_cli", *arguments, "--nats", of.nats]
-    answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    environment = {**os.environ, "TMPDIR": str(of.temporary)}  # where it finds the passwords
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
     assert answer.returncode == 0, answer.stderr
     return answer.stdout
