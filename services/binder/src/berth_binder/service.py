@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Final
 
 from berth.api.config.configuration import KubeSchedulerConfiguration
-from berth.api.kinds import NODE
+from berth.api.kinds import NODE, RESOURCE_CLAIM
 from berth.bus.interface import (
     Bus,
     Deliveries,
@@ -230,6 +230,8 @@ class BinderEpoch:
         if taken_over is None:
             return
         self._left, self._stored = taken_over.left, taken_over.stored
+        if not taken_over.has_fenced_claims:
+            parts.informers.once_read(RESOURCE_CLAIM, self._end_for_claims)
         consuming = self._session.consume(RANKED, taken_over.consumer, max_unacked=parts.settings.max_unacked)
         try:
             await run_until(self._consume(consuming, taken_over.consumer), *ends)
@@ -422,6 +424,10 @@ class BinderEpoch:
     async def _end_for_orphans(self, problem: str) -> None:
         """Give up the Lease if the consumer does not deliver stored messages: the next epoch creates a new one."""
         self._leadership.end(problem)
+
+    def _end_for_claims(self) -> None:
+        """Give up the Lease once claims can be read: writes of a former leader to them are not fenced yet."""
+        self._leadership.end("claims can be read now, and are to be fenced")
 
     def _describe_stall(self) -> str:
         core = self._core

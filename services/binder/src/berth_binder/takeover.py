@@ -66,6 +66,7 @@ class TakenOver:
     # Sequence of the last message that a crashed former leader left, because one of them may have crashed it; 0: none.
     left: int
     stored: int  # sequence of RANKED's last message
+    has_fenced_claims: bool = True  # False: the claims could not be read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +103,8 @@ class Takeover:
         consumer = consumer_of(self.epoch)
         while True:
             await self._delete_former_consumers()
-            fenced, left = await self._fence()
+            has_fenced_claims = self.informers.reads(RESOURCE_CLAIM)
+            fenced, left = await self._fence(with_claims=has_fenced_claims)
             # A paused former leader may have created its consumer again: then start over.
             if await self._create_consumer(consumer):
                 break
@@ -110,7 +112,7 @@ class Takeover:
         await self.session.put(CONTROL, FENCED_KEY, str(self.epoch).encode())
         log.info("taken over", epoch=self.epoch, fenced=fenced)
         stored = (await self.session.state(RANKED)).last_sequence
-        return TakenOver(consumer=consumer, left=left, stored=stored)
+        return TakenOver(consumer=consumer, left=left, stored=stored, has_fenced_claims=has_fenced_claims)
 
     async def _delete_former_consumers(self) -> None:
         for name in former_consumers(await self.session.consumers(RANKED), self.epoch):
@@ -124,7 +126,7 @@ class Takeover:
             return False
         return True
 
-    async def _fence(self) -> tuple[int, int]:
+    async def _fence(self, *, with_claims: bool) -> tuple[int, int]:
         """Fence pods, and wait until the watch has shown the results of former epochs.
 
         Returns the number of fenced pods, and the last message that a former leader left.
@@ -137,7 +139,7 @@ class Takeover:
             await self.informers.reached(POD, str(highest))
         else:
             await self._become_current()
-        if self.informers.serves(RESOURCE_CLAIM):
+        if with_claims:
             await self._fence_claims(left)
         self.cache.forget_former_epochs()
         return len(left.pods), left.sequence

@@ -68,6 +68,7 @@ from berth.plugins.dynamicresources.claims import (
     may_be_freed_for,
     names_of_claims,
     resolved_claims,
+    unread_reason,
 )
 from berth.plugins.dynamicresources.extended import (
     IN_MEMORY,
@@ -112,6 +113,7 @@ class PodClaims:
     extended: dict[str, int] = field(default_factory=dict)  # resources that a class may serve, and amounts
     stale: ResourceClaim | None = None
     unavailable: dict[str, ResourceClaim] = field(default_factory=dict)
+    unread: str = ""  # why no class can serve extended resources now
 
     @property
     def is_empty(self) -> bool:
@@ -167,6 +169,8 @@ class DynamicResources(
 
     def pre_enqueue_with(self, pod: Pod, claims: Objects[ResourceClaim]) -> Status:
         """Why the pod waits for one of its claims."""
+        if claims.unread:
+            return Status.unresolvable(claims.unread)
         found = resolved_claims(pod, claims)
         return found if isinstance(found, Status) else SUCCESS
 
@@ -210,7 +214,7 @@ class DynamicResources(
         codes = np.zeros(len(nodes), dtype=np.int32)
         for mask, served in _by_served(claims, nodes):
             if served is None:
-                statuses.append(Status.unresolvable(CANNOT_FIT))
+                statuses.append(Status.unresolvable(claims.unread or CANNOT_FIT))
                 codes[mask] = len(statuses) - 1
                 continue
             try:
@@ -432,6 +436,9 @@ class DynamicResources(
         return EVENTS
 
     def _make_claims(self, pod: Pod, snapshot: Snapshot) -> PodClaims | Status:
+        unread = unread_reason(snapshot)
+        if unread and pod.spec.resource_claims:
+            return Status.unresolvable(unread)
         resolved = resolved_claims(pod, snapshot.objects(ResourceClaim))
         if isinstance(resolved, Status):
             return resolved
@@ -454,7 +461,7 @@ class DynamicResources(
             selector = held.node_selector
             claim = ResourceClaim(metadata=ClaimMeta(name=IN_MEMORY))
             allocated.append((claim, held, None if selector is None else compile_node_selector(selector)))
-        claims = PodClaims(resolved, tuple(allocated), tuple(to_allocate), allocator)
+        claims = PodClaims(resolved, tuple(allocated), tuple(to_allocate), allocator, unread=unread)
         if held is None:
             self._add_extended(claims, pod, snapshot)
         return claims
@@ -562,7 +569,7 @@ def _by_served(claims: PodClaims, nodes: Nodes) -> list[tuple[Mask, frozenset[st
         missing = nodes.allocatable(resource) == 0
         if not missing.any():
             continue
-        has_class = classes.class_of(resource) is not None
+        has_class = not claims.unread and classes.class_of(resource) is not None
         split: list[tuple[Mask, frozenset[str] | None]] = []
         for mask, served in groups:
             split.append((mask & ~missing, served))
