@@ -1,4 +1,4 @@
-"""Devices that berth may not read or write, or that the API server lacks: only pods that need them wait, with the reason."""
+"""Devices that berth may not read or write, or that the API server lacks: only pods that need them wait, and say why."""
 
 from __future__ import annotations
 
