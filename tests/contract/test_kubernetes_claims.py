@@ -109,6 +109,14 @@ async def test_an_allocation_may_be_cleared_and_set_again(claims: Claims):
         assert (await claims.status(allocation=allocation)).code == 200
 
 
+async def test_what_drivers_report_about_a_device_goes_with_its_allocation(claims: Claims):
+    await claims.create()
+    reported = {"driver": "d.example.com", "pool": "n", "device": "gpu-0"}
+    await claims.status(allocation=allocated(), devices=[reported])
+    answer = await claims.status(allocation=None)
+    assert answer.body["status"] == {}
+
+
 async def test_a_share_has_its_id(claims: Claims):
     await claims.create()
     allocation = allocated(shareID=str(uuid5(NAMESPACE_DNS, "u1-0")))

@@ -1,4 +1,4 @@
-"""Devices that berth may not read or write, or that the API server lacks: only pods that need them wait, and say why."""
+"""Devices that berth may not read or write, or that an API server lacks: only pods that need them wait."""
 
 from __future__ import annotations
 

@@ -145,6 +145,10 @@ class ClusterUsers:
         for _ in range(count):
             self.add_pod()
 
+    def add_three_pods(self) -> None:
+        """They come together, and may share a claim."""
+        self.add_pods(3)
+
     def add_pod(self, name: str = "") -> None:  # noqa: C901, PLR0912, PLR0915 - one case for each kind of pod
         """One pod of some kind."""
         chance = self._chance

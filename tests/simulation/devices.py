@@ -27,11 +27,14 @@ EXTENDED: Final = "example.com/gpu"
 CAPACITY: Final = 10
 SHARE: Final = 4
 """Of a device that claims share, and of one claim."""
+READY: Final = "ready"
+BROKEN: Final = "broken"
+"""What a driver reports about a device before a Binding."""
 KINDS_OF_DEVICES: Final[tuple[dict[str, Any], ...]] = (
     {},
     {},
     {},
-    {"bindingConditions": ["ready"], "bindingFailureConditions": ["broken"]},
+    {"bindingConditions": [READY], "bindingFailureConditions": [BROKEN]},
     {"allowMultipleAllocations": True, "capacity": {"memory": {"value": str(CAPACITY)}}},
 )
 CONTROLLER_SECONDS: Final = (0.05, 2.0)
@@ -53,6 +56,10 @@ class DeviceUsers:
         self._meddling = meddling
         self._chance = chance
         self._resources = world.api.resources
+        self._counts = chance.choice(((1, 1, 2), (2, 3)))
+        """Of devices on a node."""
+        self._tidiness = chance.choice((0.0, 0.0, 0.5))
+        """Share of the claims without devices whose finalizer the controller removes."""
         self._foreign = 0
         self._halves = 1
         self._rivals = 0
@@ -77,7 +84,7 @@ class DeviceUsers:
             return
         devices: list[dict[str, Any]] = [
             {"name": f"gpu-{number}", **self._chance.choice(KINDS_OF_DEVICES)}
-            for number in range(self._chance.choice((1, 1, 2)))
+            for number in range(self._chance.choice(self._counts))
         ]
         pool = {"name": node, "generation": generation, "resourceSliceCount": 1}
         spec = {"driver": DRIVER, "nodeName": node, "pool": pool, "devices": devices}
@@ -110,7 +117,7 @@ class DeviceUsers:
         results = [each for each in results_of(stored.value) if each.get("bindingConditions")] if stored else []
         if not results or stored.value["status"].get("devices"):
             return
-        kind = self._chance.choice(("ready", "ready", "ready", "broken"))
+        kind = self._chance.choice((READY, READY, READY, BROKEN))
         reported = [
             {
                 **{name: each[name] for name in ("driver", "pool", "device")},
@@ -147,7 +154,7 @@ class DeviceUsers:
             return [{"name": "gpu", "resourceClaimTemplateName": "gpu"}]
         claims = [self._shared() if kind == "shared" else f"claim-{name}"]
         if kind == "two claims":
-            claims.append(f"second-{name}")
+            claims.append(self._chance.choice((f"second-{name}", self._shared())))
         for claim in claims:
             self.add_claim(claim)
         return [{"name": f"gpu-{number}", "resourceClaimName": claim} for number, claim in enumerate(claims)]
@@ -227,7 +234,7 @@ class DeviceUsers:
             self._resources.update(CLAIMS, stored, {**stored.value, "status": status}, "status")
         elif not status.get("allocation") and FINALIZER in finalizers:
             kept = [each for each in finalizers if each != FINALIZER]
-            if is_going or self._chance.random() < 0.5:
+            if is_going or self._chance.random() < self._tidiness:
                 self._resources.update(CLAIMS, stored, {**stored.value, "metadata": {**metadata, "finalizers": kept}})
 
     def _present(self) -> set[str]:
@@ -236,7 +243,7 @@ class DeviceUsers:
     # --- people
 
     def _meddle(self, change: Any) -> None:
-        """A pod is deleted, or its node is cordoned for a while, right when it has got its devices."""
+        """A pod is deleted or labelled, or its node is cordoned for a while, right when it has got its devices."""
         before = users_of(change.before.value) if change.before is not None else []
         for uid in users_of(change.after.value):
             if uid in before or self._chance.random() >= self._meddling:
@@ -244,17 +251,28 @@ class DeviceUsers:
             pod = next((pod for pod in self._world.pods() if pod["metadata"]["uid"] == uid), None)
             if pod is None or pod["spec"].get("nodeName"):
                 continue
-            after = self._chance.choice((0.0, 0.002, 0.01))
-            if self._chance.random() < 0.5:
-                self._world.in_world(self._delete, ("default", pod["metadata"]["name"]), after=after)
-            else:
-                node = next((device[1] for device in devices_of(change.after.value)), "")
-                self._world.in_world(self._cordon, node, True, after=after)
-                self._world.in_world(self._cordon, node, False, after=self._chance.choice((0.2, 2.0, 20.0)))
+            after, key = self._chance.choice((0.0, 0.002, 0.01)), ("default", pod["metadata"]["name"])
+            match self._chance.choice(("delete", "label", "cordon", "cordon")):
+                case "delete":
+                    self._world.in_world(self._delete, key, after=after)
+                case "label":
+                    self._world.in_world(self._label, key, after=after)
+                case "cordon":
+                    node = next((device[1] for device in devices_of(change.after.value)), "")
+                    self._world.in_world(self._cordon, node, True, after=after)
+                    self._world.in_world(self._cordon, node, False, after=self._chance.choice((0.05, 0.2, 2.0, 20.0)))
 
     def _delete(self, key: Key) -> None:
         if key in self._world.api.store.table(PODS).items:
             self._resources.delete(PODS, key, DeleteOptions(grace_seconds=0))
+
+    def _label(self, key: Key) -> None:
+        stored = self._world.api.store.table(PODS).items.get(key)
+        if stored is not None:
+            labels = {**(stored.value["metadata"].get("labels") or {}), "changed": "yes"}
+            self._resources.update(
+                PODS, stored, {**stored.value, "metadata": {**stored.value["metadata"], "labels": labels}}
+            )
 
     def _cordon(self, node: str, is_cordoned: bool) -> None:  # noqa: FBT001 - a callback has no keywords
         stored = self._world.api.store.table(NODES).items.get(("", node))
@@ -324,6 +342,12 @@ def are_ready(claim: Mapping[str, Any]) -> bool:
     )
 
 
+def is_broken(claim: Mapping[str, Any]) -> bool:
+    """Whether the driver has reported that a device cannot be used."""
+    reported = (claim.get("status") or {}).get("devices") or ()
+    return any(one["type"] == BROKEN for each in reported for one in each["conditions"])
+
+
 def users_of(claim: Mapping[str, Any]) -> list[str]:
     """The uids of the pods that have reserved it."""
     return [user["uid"] for user in (claim.get("status") or {}).get("reservedFor") or ()]
@@ -345,14 +369,19 @@ class DeviceInvariants:
         self._table = world.api.store.table(CLAIMS)
         self._given_at: dict[tuple[str, Device], int] = {}
         """By the claim's uid, the revision at which it got a device."""
+        self.unlucky: set[str] = set()
+        """By uid, pods for which a device was reserved that its driver calls broken."""
         self._table.listeners[self._on_claim] = None
         world.api.store.table(PODS).listeners[self._on_pod] = None
 
     def _on_claim(self, change: Any) -> None:
+        self._check_kept(change)
         before = set(devices_of(change.before.value)) if change.before is not None else set()
         if change.after is None or not any(True for _ in devices_of(change.after.value)):
             return
         uid = change.after.value["metadata"]["uid"]
+        if is_broken(change.after.value):
+            self.unlucky |= {*users_of(change.after.value)}
         self._given_at |= {
             (uid, each): change.revision for each in devices_of(change.after.value) if each not in before
         }
@@ -362,6 +391,15 @@ class DeviceInvariants:
                 self._judge(device)
             elif self._consumed(device) > CAPACITY or (given[device] and self._consumed(device)):
                 self._world.problem(f"more of {'/'.join(device)} is given than it has")
+
+    def _check_kept(self, change: Any) -> None:
+        """A pod that is bound keeps its claims, and they their devices, as long as it is there."""
+        lost = {*users_of(change.before.value)} if change.before is not None else set()
+        if change.after is not None and any(True for _ in devices_of(change.after.value)):
+            lost -= {*users_of(change.after.value)}
+        for pod in self._world.pods() if lost else ():
+            if pod["metadata"]["uid"] in lost and pod["spec"].get("nodeName") and is_present(pod):
+                self._world.problem(f"claim {change.key[1]} is taken from {pod['metadata']['name']}, which is bound")
 
     def _consumed(self, device: Device) -> int:
         return sum(
@@ -389,25 +427,13 @@ class DeviceInvariants:
             claim = self._table.items.get((pod["metadata"]["namespace"], name))
             value = claim.value if claim is not None else {}
             if pod["metadata"]["uid"] not in users_of(value):
-                self._world.problem(f"{pod['metadata']['name']} is bound, and claim {name} is not reserved for it")
+                self._world.problem(f"{pod['metadata']['name']} is bound, and claim {name!r} is not reserved for it")
             elif any(device[1] != node for device in devices_of(value)) or not [*devices_of(value)]:
                 self._world.problem(f"{pod['metadata']['name']} is bound to {node} without the devices of {name}")
             elif not are_ready(value):
                 self._world.problem(f"{pod['metadata']['name']} is bound before the devices of {name} are ready")
             elif len(users_of(value)) == 1:
                 self._check_first(value)
-        self._check_extended(pod, node)
-
-    def _check_extended(self, pod: Mapping[str, Any], node: str) -> None:
-        """A pod that asks for the extended resource has a claim of its own, which its status names."""
-        asked = pod["spec"]["containers"][0].get("resources", {}).get("requests", {})
-        if EXTENDED not in asked:
-            return
-        name = pod["status"].get("extendedResourceClaimStatus", {}).get("resourceClaimName", "")
-        claim = self._table.items.get((pod["metadata"]["namespace"], name))
-        value = claim.value if claim is not None else {}
-        if pod["metadata"]["uid"] not in users_of(value) or [each[1] for each in devices_of(value)] != [node]:
-            self._world.problem(f"{pod['metadata']['name']} is bound to {node} without the devices of claim {name!r}")
 
     def _check_first(self, claim: Mapping[str, Any]) -> None:
         """Whoever gives a device second takes it back."""
@@ -438,9 +464,11 @@ class DeviceInvariants:
 
 
 def claims_of(pod: Mapping[str, Any]) -> Iterator[str]:
-    """The names of a pod's claims."""
+    """The names of a pod's claims, as its status has them; empty for one that is missing."""
     made = {
         each["name"]: each.get("resourceClaimName", "") for each in pod["status"].get("resourceClaimStatuses") or ()
     }
     for entry in pod["spec"].get("resourceClaims") or ():
         yield entry.get("resourceClaimName") or made.get(entry["name"], "")
+    if EXTENDED in ((pod["spec"]["containers"][0].get("resources") or {}).get("requests") or {}):
+        yield (pod["status"].get("extendedResourceClaimStatus") or {}).get("resourceClaimName", "")

@@ -6,13 +6,14 @@ import contextlib
 import random
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from berth.bus.admin import NAMED_IN_POSITIONS
 from berth.bus.topology import PENDING, RANKED
 from berth.errors import BerthError
-from berth_sim.apiserver.kinds import LEASES, PODS
+from berth_sim.apiserver.kinds import LEASES, NODES, PODS
 from berth_sim.apiserver.resources import DeleteOptions
+from simulation.devices import CLAIMS, devices_of, users_of
 from simulation.hostile import be_hostile
 from simulation.intruders import Intruder
 from simulation.loop import SimulatedProcess
@@ -32,8 +33,10 @@ INTRUDERS: Final = {"hostile kubelet": "kubelet", "hostile tenant": "tenant"}
 HOSTILE: Final = (*HOSTILE_CLIENTS, *INTRUDERS)
 CLAIMS_LOST: Final = "claims lost in mid-air"
 CLAIMS_LATE: Final = "claims seen late"
-APART: Final = frozenset({STREAM_LOST, CLAIMS_LOST, CLAIMS_LATE, *HOSTILE})
+HANDED_OVER: Final = "binder hands over"
+APART: Final = frozenset({STREAM_LOST, CLAIMS_LOST, CLAIMS_LATE, HANDED_OVER, *HOSTILE})
 """Faults that seeds choose only where they are asked for: most seeds stay as they were."""
+FEWEST_NODES: Final = 2
 LONGEST_PAUSE_SECONDS: Final = 40.0
 LONGEST_ATTACK: Final = 45.0
 AFTERMATH_SECONDS: Final = {
@@ -163,14 +166,42 @@ class Faults:
         return 10.0 + LONGEST_PAUSE_SECONDS
 
     def late_claims(self) -> float:
-        """What binders hear of claims comes late."""
+        """What binders hear of claims comes late: from now on, or as soon as a claim is reserved."""
         seconds = self._chance.uniform(2.0, 12.0)
+        if self._chance.random() < 0.5:
+            self._delay_claims(seconds)
+            return seconds
+        return self._once_reserved(lambda: self._delay_claims(2.0)) + 2.0
+
+    def hand_over(self) -> float:
+        """SIGTERM of the leading binder as soon as it has reserved a claim, of which the next one hears late."""
+        self._delay_claims(20.0)
+        return self._once_reserved(self._stop_leader) + 20.0
+
+    def _stop_leader(self) -> None:
+        for service in self._world.services:
+            if service.role == "binder" and service.life.health.is_working:
+                service.life.stopping.set()
+
+    def _once_reserved(self, act: Callable[[], object]) -> float:
+        """Act right after the next reservation of a claim, if there is one in time."""
+        claims = self._world.api.store.table(CLAIMS)
+
+        def on_claim(change: Any) -> None:
+            before = users_of(change.before.value) if change.before is not None else []
+            if change.after is not None and len(users_of(change.after.value)) > len(before):
+                claims.listeners.pop(on_claim, None)
+                self._later(self._chance.choice((0.0, 0.002, 0.01)), act)
+
+        claims.listeners[on_claim] = None
+        return self._later(10.0, claims.listeners.pop, on_claim, None)
+
+    def _delay_claims(self, seconds: float) -> None:
         for service in self._world.services:
             if service.role == "binder":
                 link = self._world.network.link(service.process, "api")
-                link.slow_kinds["resourceclaims"] = self._chance.choice((0.1, 1.0, 3.0))
+                link.slow_kinds["resourceclaims"] = self._chance.choice((0.1, 1.0, 3.0, 10.0))
                 self._later(seconds, link.slow_kinds.pop, "resourceclaims", None)
-        return seconds
 
     def _end_once_held(self, service: Service, left: int) -> None:
         if left and not self._world.network.held:
@@ -180,6 +211,16 @@ class Faults:
         for stored in self._world.api.store.table(PODS).in_order():
             if not stored.value["spec"].get("nodeName") and self._chance.random() < 0.5:
                 self._later(self._chance.uniform(0.0, 15.0), self._delete_pod, stored.key)
+        if self._chance.random() < 0.5:
+            self._later(self._chance.uniform(0.0, 15.0), self._lose_node_of_a_claim)
+
+    def _lose_node_of_a_claim(self) -> None:
+        """A node goes whose devices are given."""
+        claims, nodes = self._world.api.store.table(CLAIMS), self._world.api.store.table(NODES)
+        given = {device[1] for stored in claims.in_order() for device in devices_of(stored.value)}
+        names = sorted(name for _, name in nodes.items if name in given)
+        if names and len(nodes.items) > FEWEST_NODES:
+            self._world.api.resources.store.remove(NODES, ("", self._chance.choice(names)))
 
     def _delete_pod(self, key: tuple[str, str]) -> None:
         if key in self._world.api.store.table(PODS).items:
@@ -452,6 +493,7 @@ FAULTS: Final[dict[str, Callable[[Faults], float]]] = {
     "binder lost in mid-air": Faults.lost_in_mid_air,
     CLAIMS_LOST: Faults.claims_lost_in_mid_air,
     CLAIMS_LATE: Faults.late_claims,
+    HANDED_OVER: Faults.hand_over,
     "Bindings late": Faults.late_bindings,
     "strangers' fences": Faults.strangers_fence,
     "garbage on the bus": Faults.garbage,

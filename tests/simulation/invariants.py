@@ -538,6 +538,7 @@ class Messages:
         """By uid, the outcome of the last Decision."""
         self._kept_out_since: dict[str, float] = {}
         """By uid, since when each Decision says that only others' proposals keep the pod out."""
+        self.devices: DeviceInvariants | None = None
         world.bus.on_stored += [self._on_forged, self._on_stored]
         world.bus.on_settled.append(self._on_settled)
         world.bus.on_wiped.append(self._on_wiped)
@@ -609,7 +610,8 @@ class Messages:
     def _check_error(self, subject: str, uid: str) -> None:
         """A node, a pod or a message of somebody else costs a pod no error."""
         pod = next((each for each in self._world.pods() if each["metadata"]["uid"] == uid), None)
-        if pod is None or uid in self._world.touched:
+        is_unlucky = self.devices is not None and uid in self.devices.unlucky
+        if pod is None or uid in self._world.touched or is_unlucky:
             return
         labels = pod["metadata"].get("labels", {})
         if TRAP not in labels and not _is_large(labels):

@@ -13,8 +13,6 @@ from typing import Any, Final
 
 from msgspec import structs
 
-from berth.api.devices import ResourceClaim
-from berth.api.kinds import RESOURCE_CLAIM
 from berth.bus import stages
 from berth.cluster import columns
 from berth.cluster.devices import ledger
@@ -49,6 +47,7 @@ from berth_watcher.queue.requeue import Requeue
 from berth_watcher.queue.schedulingqueue import Place, QueuePlugins
 from berth_watcher.takeover import TakeoverState
 from harness.fakes.memory_bus import MemoryStore
+from simulation import faults
 from simulation.faults import CLAIMS_LATE, CLAIMS_LOST, STREAM_LOST
 from simulation.simulate import ANOTHER_SCHEDULER, ATTACKS, DEVICES, LARGE_OBJECTS, VOLUMES, Focus
 
@@ -670,6 +669,16 @@ LATE_CLAIMS: Final = replace(
     patient=1.0,
 )
 """Writes that land when their pods are gone, and somebody else has the devices."""
+SHARED_CLAIMS: Final = replace(
+    MANY_DEVICES,
+    acts=(10, 15),
+    kinds=("shared", "two claims", "two claims", "device"),
+    things=("add_three_pods", "delete_pod", "delete_pod", "finish_pod"),
+    faults=("API refuses writes", "API refuses writes", "API answers lost"),
+    binders=(1,),
+    meddling=(1.0,),
+)
+"""One pod of a claim gives up while another one cannot write."""
 CLAIMS_OF_FORMER_LEADERS: Final = replace(
     LATE_CLAIMS,
     faults=(CLAIMS_LOST, CLAIMS_LOST, CLAIMS_LATE),
@@ -679,8 +688,8 @@ CLAIMS_OF_FORMER_LEADERS: Final = replace(
 )
 HANDED_OVER: Final = replace(
     LATE_CLAIMS,
-    faults=(CLAIMS_LATE, "SIGTERM", "binder usurped"),
-    fault_counts=(4, 6),
+    faults=(faults.HANDED_OVER,),
+    fault_counts=(2, 4),
     binders=(2,),
     seconds=(5.0, 10.0),
 )
@@ -790,21 +799,24 @@ def _late_claim_writes_not_voided() -> list[Replacement]:
 
 
 def _claims_not_fenced() -> list[Replacement]:
-    async def fence(self: Any, left: Any) -> None:
-        claims = self.cache.snapshot.objects(ResourceClaim)
-        await self.informers.become_current(RESOURCE_CLAIM, len(claims))
-
-    return [(takeover.Takeover, "_fence_claims", fence)]
+    return [(takeover.Takeover, "_may_change", lambda _self, _claim: False)]
 
 
 def _claims_not_current() -> list[Replacement]:
-    async def fence(self: Any, left: Any) -> None:
-        named = {name for pod in left.with_claims for name in self._claims_of(pod)}
-        claims = [claim.metadata for claim in self.cache.snapshot.objects(ResourceClaim)]
-        fenced = [each for each in claims if (each.namespace, each.name) in named]
-        await takeover.fence_each(fenced, self._fence_claim)
+    """Only what is fenced is awaited."""
+    fence = takeover.Takeover._fence_claims
 
-    return [(takeover.Takeover, "_fence_claims", fence)]
+    async def at_once(*_: object) -> None:
+        return
+
+    async def fenced(self: Any) -> None:
+        waits, self.informers.become_current = self.informers.become_current, at_once
+        try:
+            await fence(self)
+        finally:
+            self.informers.become_current = waits
+
+    return [(takeover.Takeover, "_fence_claims", fenced)]
 
 
 def _release_not_awaited() -> list[Replacement]:
@@ -1097,7 +1109,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         rule="an allocation is held as long as a pod in flight needs it (ADR 67)",
         seeds=500,
         replace=_held_until_shown,
-        focus=MANY_DEVICES,
+        focus=SHARED_CLAIMS,
     ),
     "claims-not-released": Mutation(
         rule="an attempt that fails takes its writes back (ADR 67)",
@@ -1118,7 +1130,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         focus=LATE_CLAIMS,
     ),
     "claims-not-fenced": Mutation(
-        rule="a takeover fences the claims of pods in RANKED (ADR 67)",
+        rule="a takeover fences claims to which a late write could do harm (ADR 67)",
         seeds=500,
         replace=_claims_not_fenced,
         focus=CLAIMS_OF_FORMER_LEADERS,

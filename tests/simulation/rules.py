@@ -15,6 +15,8 @@ from berth.bus.interface import PubAck
 from berth.bus.topology import CLUSTER, CONTROL, DECISIONS, PENDING, RANKED, bucket_prefix, bucket_stream
 from berth.messages.attempts import Positions
 from berth_sim.apiserver.kinds import LEASES, NODES, PODS, Route
+from simulation.api import ApiRequest
+from simulation.devices import CLAIMS, users_of
 from simulation.loop import SimulatedProcess
 from simulation.truth import simulated
 from simulation.world import World
@@ -22,6 +24,8 @@ from simulation.world import World
 POSITION_WAIT_SECONDS: Final = 1.0
 WAITING_SECONDS: Final = 11.0
 """``waiting`` is repeated every 10 s."""
+LOST_SECONDS: Final = 60.0
+"""For so long after a loss of messages, requests of their attempts may arrive."""
 
 
 class _Message(msgspec.Struct):
@@ -63,6 +67,7 @@ class Rules:
         world.bus.on_consumer_deleted.append(self._on_consumer_deleted)
         world.bus.on_delivered.append(self._on_delivered)
         world.api.on_sending.append(self._on_sending)
+        self._claims = ClaimRules(world)
 
     def _on_change(self, kind: str, change: Any) -> None:
         self._revisions[kind].add(change.revision)
@@ -164,6 +169,68 @@ class Rules:
             holder = (stored.value.get("spec") or {}).get("holderIdentity")
             if stored.key[1].endswith("-binder") and holder and holder != process.name:
                 self._world.problem(f"{process.name} sends {method} for {route.name}, and {holder} leads")
+
+
+class ClaimRules:
+    """What a binder writes to claims is taken back before its Decision, and none of it lands later (ADR 67)."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._request: ApiRequest | None = None
+        """The request that the API server carries out."""
+        self._reserved: dict[tuple[str, str], str] = {}
+        """By the uids of claim and pod, the binder that has reserved it in its present leadership."""
+        self._lost_at = -LOST_SECONDS
+        world.api.observers.append(self._on_request)
+        world.api.answered.append(self._on_answer)
+        world.api.store.table(CLAIMS).listeners[self._on_claim] = None
+        world.bus.on_stored.append(self._on_stored)
+        world.bus.on_wiped.append(self._on_lost)
+        world.bus.on_messages_lost.append(self._on_lost)
+
+    def _on_lost(self) -> None:
+        self._lost_at = self._world.now
+
+    def _on_request(self, request: ApiRequest) -> None:
+        self._request = request
+
+    def _on_answer(self, *_: object) -> None:
+        self._request = None
+
+    def _on_claim(self, change: Any) -> None:
+        request = self._request
+        if request is None or request.route.kind is not CLAIMS or change.after is None:
+            return
+        uid = change.after.value["metadata"]["uid"]
+        before = users_of(change.before.value) if change.before is not None else []
+        for pod in users_of(change.after.value):
+            if pod not in before:
+                self._reserved[uid, pod] = request.process.name
+                self._check_late(change.key[1], pod)
+
+    def _check_late(self, claim: str, pod: str) -> None:
+        ranked = self._world.bus._store._streams[RANKED].all_after(0)
+        attempts = (message.attempt for each in ranked if (message := _decoded(each.data)) is not None)
+        is_ranked = any(attempt.partition(".")[0] == pod for attempt in attempts)
+        if not is_ranked and self._world.now - self._lost_at >= LOST_SECONDS:
+            self._world.problem(f"claim {claim} is reserved for {pod}, about which RANKED has no message")
+
+    def _on_stored(self, subject: str, data: bytes, _headers: Mapping[str, str], ack: PubAck) -> None:
+        if subject == f"{TERMS}binder":
+            self._reserved.clear()
+        elif ack.stream == DECISIONS and not ack.duplicate and (message := _decoded(data)) is not None:
+            self._check_released(message)
+
+    def _check_released(self, decision: _Message) -> None:
+        pod, process = decision.attempt.partition(".")[0], self._world.bus.serving
+        if decision.outcome in ("bound", "waiting") or process is None:
+            return
+        for stored in self._world.api.store.table(CLAIMS).in_order():
+            reserved_by = self._reserved.get((stored.value["metadata"]["uid"], pod))
+            if pod in users_of(stored.value) and reserved_by == process.name:
+                self._world.problem(
+                    f"attempt {decision.attempt} is {decision.outcome}, and claim {stored.key[1]} is reserved for it"
+                )
 
 
 TERMS: Final = f"{bucket_prefix(CONTROL)}term."

@@ -32,7 +32,17 @@ from simulation import patches
 from simulation.cluster import ACTS, KINDS_OF_PODS, ClusterUsers
 from simulation.configurations import SECOND, configuration
 from simulation.devices import DeviceInvariants, DeviceUsers
-from simulation.faults import APART, CLAIMS_LATE, CLAIMS_LOST, FAULTS, HOSTILE, HOSTILE_CLIENTS, STREAM_LOST, Faults
+from simulation.faults import (
+    APART,
+    CLAIMS_LATE,
+    CLAIMS_LOST,
+    FAULTS,
+    HANDED_OVER,
+    HOSTILE,
+    HOSTILE_CLIENTS,
+    STREAM_LOST,
+    Faults,
+)
 from simulation.invariants import Invariants
 from simulation.loop import OWNER, START_SECONDS, TooManyStepsError
 from simulation.rules import Rules
@@ -133,10 +143,10 @@ DEVICES: Final = replace(
     SMALL,
     kinds=("device", "device", "device", "two claims", "shared", "shared", "template", "template", "extended", "plain"),
     things=(
-        "add_pod", "add_pod", "replace_pod", "delete_pod", "finish_pod", "add_important_pod", "restart_driver",
+        "add_pod", "add_three_pods", "replace_pod", "delete_pod", "finish_pod", "add_important_pod", "restart_driver",
         "replace_claim", "remove_node", "add_node", "change_node",
     ),
-    faults=(*SMALL.faults, CLAIMS_LOST, CLAIMS_LATE),
+    faults=(*SMALL.faults, CLAIMS_LOST, CLAIMS_LATE, HANDED_OVER),
     pods=(3, 8),
     has_devices=True,
 )  # fmt: skip
@@ -166,7 +176,10 @@ are found sooner by these, one of them by these only; one alike; five later or n
 """
 LOST_STREAMS: Final = replace(
     SMALL,
-    faults=(*(name for name in FAULTS if name not in {*HOSTILE, CLAIMS_LATE, CLAIMS_LOST}), *(STREAM_LOST,) * 10),
+    faults=(
+        *(name for name in FAULTS if name not in {*HOSTILE, CLAIMS_LATE, CLAIMS_LOST, HANDED_OVER}),
+        *(STREAM_LOST,) * 10,
+    ),
     fault_counts=(1, 2, 3),
 )
 """Positions of one stream begin anew, among other faults."""
@@ -360,7 +373,7 @@ class Script:
         schedulers = {"berth", SECOND} if self.variant in ("two", "some scorers") else {"berth"}
         self.invariants = Invariants(world, frozenset(schedulers))
         if devices is not None:
-            self.invariants.devices = DeviceInvariants(world, devices)
+            self.invariants.devices = self.invariants.messages.devices = DeviceInvariants(world, devices)
         self.rules = Rules(world)
         self.outcomes = self.invariants.messages.outcomes
         self.planned = 0

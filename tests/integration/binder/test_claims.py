@@ -13,7 +13,7 @@ import pytest
 from berth.api.devices import FINALIZER, AllocationResult, ResourceClaim
 from berth.api.pod import ContainerExtendedResourceRequest, Pod
 from berth.framework.interface import ClaimName, CreateClaim, FreeClaim, ReleaseClaim, ReserveClaim
-from berth.kube.claims import allocate, decode_claim, fence_claim, get_claim
+from berth.kube.claims import allocate, decode_claim, fence_claim, get_claim, reserve
 from berth.kube.writes import get_pod
 from berth_binder.claims import ClaimWriter
 from harness.plugins.fixtures_kube import Cluster
@@ -180,6 +180,15 @@ async def test_a_release_voids_a_write_without_an_answer(devices):
     assert (await devices.writer.release(pod, ReleaseClaim(claim=name, clears=True), voids=True)).succeeded
     late = await allocate(devices.cluster.client, before, allocation("gpu-0"), pod, datetime.now(UTC))
     assert late.status == HTTPStatus.CONFLICT
+
+
+async def test_a_release_voids_a_reservation_without_an_answer_of_a_claim_that_others_use(devices):
+    name, one, two = await devices.claim("c"), await devices.pod("one"), await devices.pod("two")
+    await devices.writer.reserve(two, ReserveClaim(claim=name, allocation=allocation("gpu-0")))
+    before = await devices.shown("c")
+    assert (await devices.writer.release(one, ReleaseClaim(claim=name, clears=True), voids=True)).succeeded
+    assert (await reserve(devices.cluster.client, before, one)).status == HTTPStatus.CONFLICT
+    assert await devices.state("c") == (["gpu-0"], ["two"])
 
 
 async def test_many_pods_reserve_one_claim_at_once(devices, monkeypatch):

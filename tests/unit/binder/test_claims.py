@@ -9,7 +9,7 @@ import pytest
 
 from berth.api.devices import AllocationResult, DeviceClass, ResourceClaim, ResourceSlice
 from berth.api.kinds import DEVICE_CLASS, RESOURCE_CLAIM, RESOURCE_SLICE
-from berth.api.pod import Pod, PodResourceClaim
+from berth.api.pod import Container, Pod, PodResourceClaim, ResourceRequirements
 from berth.framework.interface import ClaimName, FreeClaim, ReleaseClaim
 from berth.kube.listwatch import Deleted, Listed, Upserted
 from berth.messages.attempts import Outcome, Reason
@@ -248,6 +248,36 @@ def test_no_pod_finds_an_allocation_that_is_gone(world):
     assert [type(each) for each in effects if isinstance(each, WriteObjects | PostBinding)] == [WriteObjects]
 
 
+def test_after_a_restore_of_etcd_no_pod_waits_for_versions_of_the_lost_writes(world):
+    one, two = world.show(using("one", "a")), world.show(using("two", "b"))
+    world.take(ranked(one, "n1"))
+    world.take(ranked(two, "n2"))
+    world.written(two, version=80)
+    world.written(one, status=409)
+    world.released(one, version=90)
+    lost = [claim_of("a", 3), claim_of("b", 3)]
+    world.observe(Listed(kind=RESOURCE_CLAIM.name, objects=tuple(lost), resource_version="70"))
+    world.observe(Listed(kind=RESOURCE_CLAIM.name, objects=tuple(lost), resource_version="5"))
+    assert world.shown == ["uid-two"]
+    world.handle(PodShown(uid="uid-two"))
+    world.released(two)
+    assert world.outcomes == ["conflict", "unschedulable"]  # the claim of the second has no devices any more
+    (write,) = [each for each in world.take(ranked(one, "n1", n=2)) if isinstance(each, WriteObjects)]
+    assert write.pod.uid == one.uid
+
+
+def test_pods_with_extended_resources_wait_for_releases_too(world):
+    gpu = {"metadata": {"name": "gpu", "resourceVersion": "3"}, "spec": {"extendedResourceName": "example.com/gpu"}}
+    world.observe(Upserted(kind=DEVICE_CLASS.name, object=msgspec.convert(gpu, DeviceClass)))
+    world.cache.released_at = 9
+    resources = ResourceRequirements(requests={"example.com/gpu": "1"})
+    pod = world.show(make_pod("web", spec={"containers": [Container(name="c", resources=resources)]}))
+    world.take(ranked(pod, "n1"))
+    assert world.writes(pod) == []
+    world.show_claim(claim_of("a", 9))
+    assert len(world.writes(pod)) == 1
+
+
 def test_a_release_of_another_pod_does_not_shorten_the_wait_for_the_own_write(world):
     one, two = world.show(using("one", "a")), world.show(using("two", "b"))
     world.take(ranked(one, "n1"))
@@ -339,6 +369,18 @@ def test_claims_that_keep_the_pod_out_are_freed_by_the_binders_own_cache(world):
     assert [each.requests for each in world.releases(pod)] == [(FreeClaim(claim=name_of("a")),)]
     world.released(pod, version=9)
     assert world.decisions[-1].message == "0/2 nodes are available"
+
+
+def test_an_unschedulable_pod_gives_back_the_reservation_that_another_pod_shares(world):
+    """A former leader has reserved it for both, and each would wait for the other."""
+    pod, other = world.show(using("web", "a")), using("other", "a")
+    world.take(ranked(pod, "n1"))
+    allocation = world.writes(pod)[0].allocation
+    world.succeed()
+    world.allocated("a", allocation, 7, pod, other)
+    world.observe(Deleted(kind="node", object=a_node("n1")))
+    world.take(ranked(pod, n=3, message="0/2 nodes are available", feasible=0))
+    assert [each.requests for each in world.releases(pod)] == [(FreeClaim(claim=name_of("a")),)]
 
 
 def test_a_claim_that_is_reserved_for_another_pod_is_not_freed(world):

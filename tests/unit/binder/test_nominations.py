@@ -162,6 +162,18 @@ def test_rejected_nomination_does_not_end_the_wait(bench, recording, status):
     assert bench.outcomes == ["waiting"]
 
 
+@pytest.mark.parametrize("status", [200, 403])
+def test_node_that_rejects_the_pod_once_its_nomination_is_written_gets_no_binding(bench, recording, status):
+    bench.writes_nominations = False
+    pod = bench.show(make_pod("web"))
+    bench.take(ranked(pod, "n1", "n2"))
+    bench.observe(Upserted(kind=NODES, object=make_node("n1", version=50, unschedulable=True)))
+    recording.permission = Permission()
+    written = nominated(pod, "n1", 11) if status == 200 else None
+    effects = bench.handle(NominationAnswer(uid=pod.uid, status=status, pod=written))
+    assert posts(effects) == [("web", "n2", "11" if written else "10")]
+
+
 @pytest.mark.parametrize("status", [0, 429, 500, 503])
 def test_nomination_without_an_answer_is_repeated(bench, status):
     bench.writes_nominations = False

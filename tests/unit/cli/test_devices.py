@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
+import pytest
 
 from berth.api.devices import DeviceClass, ResourceClaim, ResourceSlice
 from berth.api.pod import Pod, PodResourceClaim
@@ -98,27 +100,140 @@ def test_a_cluster_without_devices_says_so():
     assert printed(*device_lines(device_list(Snapshot()), rows=None)) == ["0 devices, 0 in use"]
 
 
-def test_devices_that_match_are_in_use_and_others_do_not_match():
+ASKED = "asks for 1 device of class gpu (claim c, request r);"
+ALONE = "nothing else refuses it there"
+
+
+def test_a_pod_that_waits_is_told_which_devices_match_and_who_has_them():
     texts = advice(a_cluster(*USED, a_claim("c", selector=SELECTOR)), a_pod_with("c"))
-    asked = "asks for 1 device of class gpu (claim c, request r);"
-    users = "default/train-1, default/train-2, claim default/idle"
+    users = "gpu-0 is taken by default/train-1 and default/train-2, gpu-1 is taken by claim default/idle"
     assert texts == [
-        f"{asked} none matches on 1 node (node-2); nothing else refuses it there",
-        f"{asked} 2 match, in use by {users}, on 1 node (node-1); nothing else refuses it there",
+        f"{ASKED} none of 2 matches on 1 node (node-2) where 2 do not meet {SELECTOR}; {ALONE}",
+        f"{ASKED} 2 of 2 match on 1 node (node-1) where {users}; {ALONE}",
+    ]
+
+
+def test_a_device_of_several_is_named_with_its_taint():
+    snapshot = a_cluster(USED[0], a_claim("c", selector=SELECTOR))
+    change_devices(snapshot, "node-1", lambda i: {"taints": [WORN]} if i else {})
+    texts = advice(snapshot, a_pod_with("c"))
+    users = "gpu-0 is taken by default/train-1 and default/train-2"
+    assert f"2 of 2 match on 1 node (node-1) where {users}, gpu-1 has the taint worn=much:NoExecute; " in texts[1]
+
+
+def test_of_many_devices_each_kind_of_hindrance_is_named():
+    snapshot = a_cluster(a_claim("c"))
+    change_devices(snapshot, "node-1", lambda i: {"taints": [WORN]} if i == 7 else {}, number=8)
+    change_devices(snapshot, "node-2", lambda _: {}, number=0)
+    for i in range(7):
+        take(snapshot, f"node-1/gpu-{i}")
+    texts = advice(snapshot, a_pod_with("c"))
+    taken = ", ".join(f"gpu-{i} is taken by default/user-of-gpu-{i}" for i in range(2))
+    worn = "gpu-7 has the taint worn=much:NoExecute"
+    assert texts == [
+        f"{ASKED} there is none on 1 node (node-2); {ALONE}",
+        f"{ASKED} 8 of 8 match on 1 node (node-1) where {taken}, {worn}, and 5 more; {ALONE}",
     ]
 
 
 def test_more_devices_than_a_node_has():
     (text,) = advice(a_cluster(a_claim("c", count=3)), a_pod_with("c"))
-    begin = "asks for 3 devices of class gpu (claim c, request r); 4 match, too few, on 2 nodes (node-1, node-2)"
-    assert text == f"{begin}; nothing else refuses it there"
+    begin = "asks for 3 devices of class gpu (claim c, request r); 4 of 4 match, too few, on 2 nodes (node-1, node-2)"
+    assert text == f"{begin}; {ALONE}"
 
 
-def test_devices_with_taints():
+def test_devices_of_several_nodes_are_named_with_their_pools():
     (text,) = advice(a_cluster(a_claim("c"), taints=True), a_pod_with("c"))
-    assert "4 match, with taints that it does not tolerate, on 2 nodes" in text
+    assert (
+        f"{ASKED} 4 of 4 match on 2 nodes (node-1, node-2) where node-1/gpu-0 has the taint worn:NoSchedule, " in text
+    )
+
+
+def test_a_pool_that_is_being_updated_is_named():
+    snapshot = a_cluster(a_claim("c", selector=SELECTOR))
+    change(snapshot, "node-1", lambda body: body["spec"]["pool"].update(resourceSliceCount=2))
+    texts = advice(snapshot, a_pod_with("c"))
+    assert f"{ASKED} there is none on 1 node (node-1) where pool d/node-1 is being updated; {ALONE}" in texts
+
+
+def test_a_constraint_that_free_devices_do_not_meet_is_named():
+    claim = a_claim("c", count=2)
+    claim["spec"]["devices"]["constraints"] = [{"distinctAttribute": "d/model"}]
+    (text,) = advice(a_cluster(claim), a_pod_with("c"))
+    match = "4 of 4 match, but not with all else that the pod asks for, on 2 nodes (node-1, node-2)"
+    assert f"{match} where they must have different values of d/model" in text
+
+
+def test_a_long_expression_is_shortened():
+    selector = f"{SELECTOR} &&\n  {' && '.join(['true'] * 20)}"
+    texts = advice(a_cluster(*USED, a_claim("c", selector=selector)), a_pod_with("c"))
+    assert "where 2 do not meet " in "".join(texts)
+    assert all(len(text) < 250 and "\n" not in text for text in texts)
+
+
+@pytest.mark.parametrize("kind", ["capacity", "counters"])
+def test_what_is_left_of_shared_devices(kind: str):
+    snapshot = a_cluster(a_claim("c"))
+    change_devices(snapshot, "node-2", lambda _: {}, number=0)
+    if kind == "capacity":
+        change_devices(snapshot, "node-1", lambda _: SHARED, number=1)
+        take(snapshot, "node-1/gpu-0", shareID="1", consumedCapacity={"memory": "80Gi"})
+        told = "gpu-0 has too little capacity left beside default/user-of-gpu-0"
+    else:
+        change_devices(snapshot, "node-1", lambda _: PART, number=2, more=COUNTERS)
+        take(snapshot, "node-1/gpu-0")
+        told = "gpu-0 is taken by default/user-of-gpu-0, gpu-1 shares what others of its pool have taken"
+    assert f" where {told}; " in advice(snapshot, a_pod_with("c"))[-1]
 
 
 def test_a_claim_with_devices_elsewhere():
     texts = advice(a_cluster(a_claim("c", device="node-1/gpu-0")), a_pod_with("c", node_selector={"nowhere": "x"}))
     assert any("its claim c has node-1/gpu-0, which cannot be used from 1 node (node-2)" in text for text in texts)
+
+
+def test_devices_that_were_not_bound():
+    claim = a_claim("c", device="node-1/gpu-0")
+    (result,) = claim["status"]["allocation"]["devices"]["results"]
+    result |= {"bindingConditions": ["attached"], "bindingFailureConditions": ["broken"]}
+    failed = {"type": "broken", "status": "True", "reason": "Cable", "message": "loose"}
+    claim["status"]["devices"] = [{"driver": "d", "pool": "node-1", "device": "gpu-0", "conditions": [failed]}]
+    (text,) = advice(a_cluster(claim), a_pod_with("c"))
+    assert text == 'its claim c has node-1/gpu-0: device binding failed: claim=c, reason=Cable, message="loose"'
+
+
+WORN = {"key": "worn", "value": "much", "effect": "NoExecute"}
+SHARED = {"allowMultipleAllocations": True, "capacity": {"memory": {"value": "80Gi"}}}
+PART = {"consumesCounters": [{"counterSet": "whole", "counters": {"memory": {"value": "80Gi"}}}]}
+COUNTERS = {"name": "node-1-counters", "sharedCounters": [{"name": "whole", "counters": {"memory": {"value": "80Gi"}}}]}
+
+
+def change(snapshot: Snapshot, name: str, edit: Callable[[Json], object]) -> None:
+    slices = snapshot.objects(ResourceSlice)
+    body = msgspec.to_builtins(slices.named(name))
+    edit(body)
+    slices.set(name, msgspec.convert(body, ResourceSlice))
+
+
+def change_devices(
+    snapshot: Snapshot, node: str, of: Callable[[int], Json], *, number: int = 2, more: Json | None = None
+) -> None:
+    """Other devices of the node, and a slice more."""
+
+    def edit(body: Json) -> None:
+        old = body["spec"]["devices"][0]
+        body["spec"]["devices"] = [{**old, "name": f"gpu-{i}", **of(i)} for i in range(number)]
+        body["spec"]["pool"]["resourceSliceCount"] = 1 + bool(more)
+
+    change(snapshot, node, edit)
+    if more is not None:
+        pool = {"name": node, "generation": 1, "resourceSliceCount": 2}
+        spec = {"driver": "d", "pool": pool, "nodeName": node, "sharedCounters": more["sharedCounters"]}
+        body = {"metadata": {"name": more["name"]}, "spec": spec}
+        snapshot.objects(ResourceSlice).set(more["name"], msgspec.convert(body, ResourceSlice))
+
+
+def take(snapshot: Snapshot, device: str, **result: Any) -> None:
+    name = device.rpartition("/")[2]
+    claim = a_claim(f"of-{name}", device=device, pods=(f"user-of-{name}",))
+    claim["status"]["allocation"]["devices"]["results"][0] |= result
+    snapshot.objects(ResourceClaim).set(claim["metadata"]["uid"], msgspec.convert(claim, ResourceClaim))

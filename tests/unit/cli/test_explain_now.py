@@ -7,9 +7,10 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from berth.api.meta import ObjectMeta
+from berth.api.devices import AllocationResult, ClaimMeta, ResourceClaim, ResourceClaimStatus
+from berth.api.meta import ObjectMeta, OwnerReference
 from berth.api.node import Node, NodeSpec, NodeStatus, Taint
-from berth.api.pod import Container, Pod, PodSpec, ResourceRequirements
+from berth.api.pod import Container, Pod, PodResourceClaim, PodSpec, ResourceRequirements
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import rank_every_node
 from berth.framework.status import Code, Status
@@ -20,7 +21,7 @@ from berth.profiles.configuration import profiles_of, read_configuration
 from berth_cli.commands.top import newest, node_lines
 from berth_cli.mirror import open_mirror
 from berth_cli.options import parse_pod
-from berth_cli.pods.finding import find_pod
+from berth_cli.pods.finding import find_pod, in_the_mirror
 from berth_cli.pods.now import RankedNow, ranked_now_json, ranked_now_lines, rejections_of
 from berth_cli.remedies.rejections import remedies_of
 from harness.fakes.memory_bus import MemoryBus
@@ -219,6 +220,31 @@ async def test_a_pod_is_found_where_it_is_bound():
     async with open_mirror(session) as mirror:
         found = await find_pod(session, parse_pod("web-0"), mirror.snapshot, None)
     assert (found.pod.uid, found.where) == ("web-0", "bucket cluster")
+
+
+def test_a_placed_pod_has_the_claims_that_were_made_for_it():
+    """The mirror's pod has no status; its next claim is allocated to the node that it is on."""
+    template = PodResourceClaim(name="gpu", resource_claim_template_name="t")
+    snapshot, placed = Snapshot(), pod(node_name="roomy")
+    placed = msgspec.structs.replace(placed, spec=msgspec.structs.replace(placed.spec, resource_claims=[template]))
+    snapshot.set_node(NODES[0])
+    snapshot.place(placed, "roomy")
+    owners = [OwnerReference(uid=placed.uid, name="web-0", kind="Pod", controller=True)]
+    for name, entry in (("web-0-gpu-x7k2p", "gpu"), ("others", "")):
+        metadata = ClaimMeta(
+            name=name,
+            namespace="default",
+            uid=name,
+            annotations={"resource.kubernetes.io/pod-claim-name": entry} if entry else None,
+            owner_references=owners,
+        )
+        status = ResourceClaimStatus(allocation=AllocationResult())
+        snapshot.objects(ResourceClaim).set(name, ResourceClaim(metadata=metadata, status=status))
+    found = in_the_mirror(snapshot, parse_pod("web-0"))
+    statuses = [(each.name, each.resource_claim_name) for each in found.pod.status.resource_claim_statuses]
+    assert statuses == [("gpu", "web-0-gpu-x7k2p")]
+    every = rank_every_node(found.pod, snapshot, PROFILE, attempt=Attempt(uid=placed.uid, term=1, n=1))
+    assert [each.node for each in every.ranking.candidates] == ["roomy"]
 
 
 def test_the_newest_sample_of_a_node_counts():

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
+from berth.api.devices import AllocationResult, DeviceAllocationResult, DeviceRequestAllocationResult
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod
 from berth.bus.stages import publish_dead_letter, publish_decision, publish_pending
@@ -130,6 +131,20 @@ def test_a_narrow_terminal_wraps_only_descriptions():
     lines = printed(stage_table(MESSAGES), width=60)
     assert all(len(line) <= 60 for line in lines)
     assert len(lines) > len(printed(stage_table(MESSAGES), width=160))
+
+
+def test_a_ranking_and_a_decision_have_the_devices():
+    given = AllocationResult(
+        devices=DeviceAllocationResult(
+            results=[DeviceRequestAllocationResult(request="r", driver="d", pool="node-7", device="gpu-3")]
+        )
+    )
+    known = msgspec.json.decode(RANKED, type=Ranked)
+    ranked = describe(traced("ranked", encode(msgspec.structs.replace(known, devices={"c": given})), 1.0))
+    assert ranked.plain.endswith("best node-7 with 93, devices d/node-7/gpu-3")
+    assert describe(traced("decision", encode(decided(devices={"c": given})), 2.0)).plain == (
+        "bound node-7, devices d/node-7/gpu-3"
+    )
 
 
 def test_deleted_messages_are_restored_from_the_decision():

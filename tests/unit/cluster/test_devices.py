@@ -8,7 +8,9 @@ import msgspec
 import pytest
 
 from berth.api.devices import AllocationResult, DeviceClass, ResourceClaim, ResourceSlice
+from berth.api.meta import ObjectMeta
 from berth.api.node import Node
+from berth.api.pod import Pod
 from berth.api.resources import exact, quantity_text
 from berth.cluster.buckets import MirroredSnapshot
 from berth.cluster.devices.extended import ExtendedClaims, ExtendedResources
@@ -239,15 +241,18 @@ def test_amounts_are_written_as_quantities(text):
 
 
 def test_the_claims_for_extended_resources_are_found_by_their_pod():
+    """A claim in another namespace is not the pod's, whatever owner it names."""
     snapshot = Snapshot()
     claims, table = snapshot.objects(ResourceClaim), ExtendedClaims.of(snapshot)
     mark = {"resource.kubernetes.io/extended-resource-claim": "true"}
     owner = {"kind": "Pod", "name": "web", "uid": "uid-web", "controller": True}
-    for name, marks in (("other", {}), ("made", mark)):
-        metadata = {"name": name, "uid": name, "namespace": "x", "annotations": marks, "ownerReferences": [owner]}
+    pod, other = (Pod(metadata=ObjectMeta(name="web", namespace="x", uid=uid)) for uid in ("uid-web", "uid-x"))
+    for name, namespace, marks in (("foreign", "y", mark), ("other", "x", {}), ("made", "x", mark)):
+        metadata = {"name": name, "uid": name, "namespace": namespace, "annotations": marks, "ownerReferences": [owner]}
         claims.set(name, msgspec.convert({"metadata": metadata}, ResourceClaim))
-    found = table.of_pod("uid-web")
-    assert (found and found.metadata.name, table.of_pod("uid-x")) == ("made", None)
-    assert ExtendedClaims(claims).of_pod("uid-web") == found
+    found = table.of_pod(pod)
+    assert (found and found.metadata.name, table.of_pod(other)) == ("made", None)
+    assert ExtendedClaims(claims).of_pod(pod) == found
     claims.remove("made")
-    assert table.of_pod("uid-web") is None
+    assert table.of_pod(pod) is None
+    claims.remove("foreign")

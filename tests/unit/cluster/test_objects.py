@@ -47,15 +47,6 @@ def test_a_new_resource_version_alone_is_no_change():
     assert versions[0] == versions[1] < versions[2]
 
 
-def test_the_latest_resource_version_is_known_though_it_is_no_change():
-    services = Objects(Service)
-    services.set("u", a_service("a", version="1"))
-    services.set("u", a_service("a", version="2"))
-    assert (services.resource_version_of("u"), services.named("a", "default").metadata.resource_version) == ("2", "")
-    services.remove("u")
-    assert services.resource_version_of("u") == ""
-
-
 def test_the_mirror_brings_workloads_and_takes_them_away():
     mirrored = MirroredSnapshot(Snapshot())
     made = ReplicaSet(

@@ -12,10 +12,14 @@ import pytest
 
 from berth.api.devices import DeviceClass, ResourceClaim, ResourceSlice
 from berth.api.node import Node
+from berth.cel.selector import DeviceSelector
 from berth.cluster.devices import columns
 from berth.cluster.snapshot import Snapshot
+from berth.framework.status import Code
 from berth.plugins.dynamicresources import answers as kept
+from berth.plugins.dynamicresources import requests as plans
 from berth.plugins.dynamicresources.answers import Allocator
+from berth.plugins.dynamicresources.search import TOO_MANY_STEPS
 from berth.plugins.dynamicresources.selectors import Answers
 
 Json = dict[str, Any]
@@ -194,3 +198,78 @@ def test_a_slice_of_work_ends_and_the_next_goes_on_where_it_was(asked: list[str]
         slices += 1
     assert (len(asked), 10 <= slices <= 12) == (100, True)
     assert int(np.sum(answers.codes == kept.FITS)) == 1
+
+
+def hard_nodes(number: int) -> Snapshot:
+    """On each node six devices that cannot be told to be alike, two of each of three models."""
+    snapshot = Snapshot()
+    snapshot.objects(DeviceClass).set("any", msgspec.convert({"metadata": {"name": "any"}}, DeviceClass))
+    for name in (f"n{i}" for i in range(number)):
+        snapshot.set_node(msgspec.convert({"metadata": {"name": name}}, Node))
+        devices = [
+            {"name": f"d{i}", "attributes": {"model": {"int": i % 3}}, "allowMultipleAllocations": True}
+            for i in range(6)
+        ]
+        pool = {"name": name, "generation": 1, "resourceSliceCount": 1}
+        spec = {"driver": D, "pool": pool, "nodeName": name, "devices": devices}
+        made = msgspec.convert({"metadata": {"name": name}, "spec": spec}, ResourceSlice)
+        snapshot.objects(ResourceSlice).set(name, made)
+    return snapshot
+
+
+def three_of_one_model() -> ResourceClaim:
+    requests = [{"name": "r", "exactly": {"deviceClassName": "any", "count": 3}}]
+    spec = {"devices": {"requests": requests, "constraints": [{"matchAttribute": f"{D}/model"}]}}
+    return msgspec.convert({"metadata": {"name": "c", "uid": "c"}, "spec": spec}, ResourceClaim)
+
+
+def test_a_slice_of_work_ends_after_searches_that_look_at_many_devices(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(kept, "_STEPS_AT_ONCE", 50)
+    answers = Allocator(hard_nodes(40)).answers([three_of_one_model()])
+    slices = 1
+    while not answers.find(np.arange(40), lambda: False):
+        slices += 1
+    assert slices >= 10
+
+
+def test_claims_whose_search_is_given_up_everywhere_cost_less_and_less(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(kept, "MOST_STEPS", 15)
+    monkeypatch.setattr(kept, "_FEW_STEPS", 3)
+    answers = Allocator(hard_nodes(100)).answers([three_of_one_model()])
+    answers.find(np.arange(100))
+    assert {answers.statuses[code][1] for code in answers.codes[:100]} == {TOO_MANY_STEPS}
+    assert answers._steps < 20 * 17 + 100 * 6
+
+
+def costly(number: int) -> str:
+    """An expression that costs some 50,000 on a device of an even model and little on others."""
+    ten = "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]"
+    loops = f"{ten}.all(a, {ten}.all(b, {ten}.all(c, {ten}.all(d, a + b + c + d >= {-number}))))"
+    return f'int(device.attributes["{D}"].model.substring(1)) % 2 == 1 || {loops}'
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [1, 4])
+def test_costly_expressions_of_a_plan_share_an_allowance(number: int, monkeypatch: pytest.MonkeyPatch):
+    """Without it, one claim keeps every scorer and the binder busy for hours."""
+    monkeypatch.setattr(plans, "MOST_COST", 400_000)
+    spent = []
+    evaluate = DeviceSelector.evaluate
+
+    def counted(selector: DeviceSelector, *args: Any, **limit: Any) -> Any:
+        evaluation = evaluate(selector, *args, **limit)
+        spent.append(evaluation.cost)
+        return evaluation
+
+    monkeypatch.setattr(DeviceSelector, "evaluate", counted)
+    requests = [
+        {"name": f"r{i}", "exactly": {"deviceClassName": "any", "selectors": [{"cel": {"expression": costly(i)}}]}}
+        for i in range(number)
+    ]
+    claim = {"metadata": {"name": "c", "uid": "c"}, "spec": {"devices": {"requests": requests}}}
+    answers = Allocator(many_alike(40)).answers([msgspec.convert(claim, ResourceClaim)])
+    answers.find(np.arange(100))
+    codes = [answers.statuses[code] for code in answers.codes[:100]]
+    assert sum(cost for cost in spent if cost > 500) < 500_000
+    assert any("actual cost limit exceeded" in text for _, text in codes)
+    assert all(code is Code.SUCCESS for code, _ in codes[1:100:2])  # cheap answers are given all the same

@@ -15,9 +15,10 @@ import pytest
 
 from berth.api.devices import ResourceClaim
 from berth.cluster.devices.pools import PooledDevice
+from berth.plugins.dynamicresources import answers as kept
 from berth.plugins.dynamicresources.answers import Allocator
 from berth.plugins.dynamicresources.candidates import Candidates
-from berth.plugins.dynamicresources.requests import Request
+from berth.plugins.dynamicresources.requests import PlanError, Request
 from berth.plugins.dynamicresources.results import allocation_of
 from berth.plugins.dynamicresources.search import (
     CANNOT_ALLOCATE,
@@ -258,7 +259,7 @@ def test_no_device_is_given_twice_while_claims_come_and_go():
 
 
 def _check_promises(case: RandomCase, allocator: Allocator) -> None:
-    free = Free(allocator.pools, allocator.ledger).counters_of((DRIVER, "n"))
+    free = Free(allocator.pools, allocator.ledger).counters_of(next(iter(allocator.pools)).part)
     for device in allocator.pools:
         assert len(allocator.ledger.owners_of(device.key)) <= 1
         assert all(amount <= device.capacities[name] for name, amount in allocator.ledger.consumed(device.key).items())
@@ -343,3 +344,49 @@ def test_an_alternative_with_too_many_devices_is_left_at_once():
     outcome, _, _ = searched(world, ["c"], most_steps=500)
     assert [len(each) for each in outcome.choices] == [15]
     assert outcome.alternatives == {(0, 0): 1}
+
+
+def requests_of(number: int, **fields: Any) -> list[Json]:
+    return [exactly(f"r{i}", **fields) for i in range(number)]
+
+
+def selectors_of(*numbers: int) -> list[Json]:
+    return [{"cel": {"expression": f"{number} == {number}"}} for number in numbers]
+
+
+TOO_MUCH = "the pod's claims have more than a scheduling cycle can take"
+
+
+@pytest.mark.parametrize(
+    ("claims", "problem"),
+    [
+        ([requests_of(33)], "claim \0000\0: the claim has more than the API allows: 33 requests (at most 32)"),
+        (
+            [[exactly("r", selectors=selectors_of(*range(33)))]],
+            "claim \0000\0: the claim has more than the API allows: 33 selectors of request r (at most 32)",
+        ),
+        (
+            [requests_of(29)] * 9,
+            f"{TOO_MUCH}: 261 requests with their alternatives (at most 256)",
+        ),
+        (
+            [[exactly("r", selectors=selectors_of(*range(i * 22, i * 22 + 22)))] for i in range(3)],
+            f"{TOO_MUCH}: 66 different selectors (at most 64)",
+        ),
+    ],
+    ids=["requests of a claim", "selectors of a request", "requests", "selectors"],
+)
+def test_a_pod_whose_claims_ask_for_too_much_is_refused(claims: list[list[Json]], problem: str):
+    world = world_of([], [claim_of(f"c{i}", requests) for i, requests in enumerate(claims)])
+    with pytest.raises(PlanError) as caught:
+        searched(world, [f"c{i}" for i in range(len(claims))])
+    assert str(caught.value) == problem
+
+
+def test_plans_are_kept_as_far_as_their_selectors_are_few(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(kept, "MOST_EXPRESSIONS", 40)
+    claims = [claim_of(f"c{i}", [exactly("r", selectors=selectors_of(*range(i, i + 15)))]) for i in range(5)]
+    world = world_of([], claims)
+    for i in range(5):
+        searched(world, [f"c{i}"])
+    assert len(Allocator.of(world.snapshot)._plans) == 2

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from berth.api.devices import DeviceClass, DeviceClassSpec, ResourceClaim, ResourceSlice
+from berth.api.devices import EXTENDED_RESOURCE_CLAIM, DeviceClass, DeviceClassSpec, ResourceClaim, ResourceSlice
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod, PodResourceClaim, PodResourceClaimStatus
 from berth.cluster.devices.ledger import DeviceLedger
@@ -187,6 +187,18 @@ def test_a_claim_in_flight_is_shared_by_the_next_pod():
     assert DeviceLedger.of(world.snapshot).is_owned(f"{DRIVER}/n1/gpu-0")
     plugin.unreserve(others_state, other, "n1")
     assert not DeviceLedger.of(world.snapshot).is_owned(f"{DRIVER}/n1/gpu-0")
+
+
+def test_a_decision_has_the_devices_of_claims_that_were_allocated_before():
+    world = world_of([slice_of("n1", gpus(2))], claim_of("a"), claim_of("b"))
+    first = pod_with("a")
+    plugin, state = reserved(world, first)
+    (write,) = plugin.writes(state, first, "n1")
+    show(world, "a", write.allocation, first)
+    plugin.finish_binding(state, first, "n1")
+    _, state = reserved(world, pod_with("a", "b", name="other"))
+    given = {uid: [each.device for each in one.devices.results] for uid, one in plugin.reserved(state).items()}
+    assert given == {"uid-a": ["gpu-0"], "uid-b": ["gpu-1"]}
 
 
 def name_of(claim: str) -> ClaimName:
@@ -377,6 +389,17 @@ def test_a_deallocated_claim_of_any_pod_requeues():
     assert may_help(profile, {"DynamicResources"}, ClusterEvent(Resource.RESOURCE_CLAIM, Action.ADD), pod, None, own)
 
 
+def test_a_claim_for_extended_resources_that_is_gone_requeues_its_pod():
+    """One of an earlier cycle rejects every node, and may have no devices yet."""
+    pod, other = pod_requesting(**{"example.com/gpu": "1"}), pod_with("a", name="other")
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": pod.metadata.name, "uid": pod.uid, "controller": True}
+    made = claim_of("made", annotations={EXTENDED_RESOURCE_CLAIM: "true"}, ownerReferences=[owner])
+    gone = msgspec.convert(made, ResourceClaim)
+    profile, delete = default_profile(), ClusterEvent(Resource.RESOURCE_CLAIM, Action.DELETE)
+    assert may_help(profile, {"DynamicResources"}, delete, pod, gone, None) is True
+    assert may_help(profile, {"DynamicResources"}, delete, other, gone, None) is False
+
+
 # Differences
 
 
@@ -429,3 +452,29 @@ def test_slices_that_disagree_on_their_number_are_invalid():
     slices = [slice_of("n1", gpus(1), name="a", count=2), slice_of("n1", [{"name": "x"}], name="b", count=3)]
     message = ranked(world_of(slices, claim_of("a")), pod_with("a")).message
     assert "1 invalid resource pools were encountered" in message
+
+
+def test_a_slice_of_another_node_with_a_higher_generation_takes_no_counters_away():
+    """Nodes see the newest generation of the slices that concern them."""
+    newer = slice_of("n2", gpus(1), name="newer")
+    newer["spec"]["pool"] = {"name": "n1", "generation": 2, "resourceSliceCount": 1}
+    world = world_of([*partitioned(DRIVER), newer], claim_of("a"), claim_of("b"))
+    assert nodes_for(world, pod_with("a")) == ["n1", "n2"]
+    reserved(world, pod_with("a"))
+    assert nodes_for(world, pod_with("b", name="other")) == ["n2"]
+
+
+def test_a_claim_that_the_pod_names_twice_gets_its_devices_once():
+    world = world_of([slice_of("n1", gpus(1))], claim_of("a"))
+    pod = pod_with("a", "a")
+    assert nodes_for(world, pod) == ["n1"]
+    plugin, state = reserved(world, pod)
+    assert len(plugin.writes(state, pod, "n1")) == 1
+
+
+def test_a_claim_that_another_pod_has_in_flight_is_not_said_to_be_freed():
+    world = world_of([slice_of("n1", gpus(1)), slice_of("n2", gpus(1))], claim_of("a"), claim_of("b"))
+    reserved(world, pod_with("a"))
+    message = ranked(world, pod_with("a", "b", name="other")).message
+    assert "1 resourceclaim not available on the node" in message
+    assert "still not schedulable" in message

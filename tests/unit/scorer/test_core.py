@@ -250,6 +250,18 @@ def test_other_pods_are_ranked_while_a_plugin_works_ahead_for_one(monkeypatch):
     assert len(named) == len(messages) + 2
 
 
+def test_a_pod_for_which_a_plugin_never_has_done_is_ranked_all_the_same(monkeypatch):
+    monkeypatch.setattr(DynamicResources, "prepare", lambda *_: False)
+    monkeypatch.setattr(DynamicResources, "only_for", None)
+    bench = Bench()
+    bench.mirror(a_node("a", cpu="4"))
+    found = bench.handle(bench.message(small("web")), may_continue=lambda: False)
+    while not found and bench.now < 200.0:
+        bench.now += 0.1
+        found = bench.handle(may_continue=lambda: False)
+    assert ranked(found) == ["web"]
+
+
 def test_everything_held_is_kept_alive_every_second(bench):
     waiting, publishing = bench.message(small("waits"), after=9), bench.message(small("web"))
     bench.handle(waiting, publishing)

@@ -113,11 +113,12 @@ class ClaimWriter:
         """Write once; None if there is nothing to write."""
         users = [each.uid for each in claim.status.reserved_for or ()]
         others, is_ours = [uid for uid in users if uid != pod.uid], pod.uid in users
-        if claim.status.allocation is None:
-            return await fence_claim(self._client, claim.metadata.namespace, claim.metadata.name) if voids else None
-        if not others and (isinstance(request, FreeClaim) or (is_ours and request.clears)):
+        is_allocated = claim.status.allocation is not None
+        if is_allocated and not others and (isinstance(request, FreeClaim) or (is_ours and request.clears)):
             return await clear(self._client, claim)
-        return await unreserve(self._client, claim, pod.uid) if is_ours else None
+        if is_ours:
+            return await unreserve(self._client, claim, pod.uid)
+        return await fence_claim(self._client, claim.metadata.namespace, claim.metadata.name) if voids else None
 
     async def _reserve(self, pod: Pod, name: ClaimName, allocation: AllocationResult | None, turn: _Turn) -> Response:
         for _ in range(TRIES):

@@ -19,6 +19,7 @@ import msgspec
 
 from berth.api.pod import Pod, is_gone_while_unbound
 from berth.api.trimming import without_whole
+from berth.cluster.pods import Trait
 from berth.decoding import version_number
 from berth.framework.profile import Profile
 from berth.framework.status import Code, Status
@@ -118,9 +119,6 @@ class BinderCore:
         self._at_extender: set[str] = set()
         self._decided = DecidedAttempts()
         self._suspects = Suspects()
-        # The highest resourceVersion by which a claim was released. Until the watch has reached it, the cache shows
-        # allocations that are gone.
-        self._released_at = 0
         self.strays = strays or Strays()
         self.examined = 0  # number of messages
         self._is_closed = False
@@ -336,14 +334,17 @@ class BinderCore:
         if attempt.is_stray:
             attempt.is_stray = False
             self.strays.give_back()
-        if pod.spec.resource_claims and self._cache.reached(CLAIMS) < self._released_at:
-            attempt.await_version(CLAIMS, self._released_at)
+        if self._may_have_claims(pod) and not self._cache.has_shown(CLAIMS, self._cache.released_at):
+            attempt.await_version(CLAIMS, self._cache.released_at)
             return self._wait_for_writes(attempt, now)
         if steps is not None and self._check.passes(latest.ranked, pod, attempt.node):
             return self._before_binding(attempt, steps, now)
         with self._checking(latest):
             found = self._find(attempt, pod)
         return self._read_preemptor(attempt, now) if found is None else self._go_to(found, attempt, now)
+
+    def _may_have_claims(self, pod: Pod) -> bool:
+        return bool(self._cache.snapshot.class_of(pod).traits & (Trait.RESOURCE_CLAIMS | Trait.EXTENDED_RESOURCES))
 
     def _find(self, attempt: BindingAttempt, pod: Pod) -> Found | None:
         """A node, pods to evict, or the verdict that there is no node; ``None``: read the pod before an eviction."""
@@ -459,7 +460,7 @@ class BinderCore:
 
     def _unseen(self, attempt: BindingAttempt) -> list[tuple[str, int]]:
         """The kinds and versions that the watches have not reached yet."""
-        return [each for each in attempt.awaited_versions.items() if self._cache.reached(each[0]) < each[1]]
+        return [each for each in attempt.awaited_versions.items() if not self._cache.has_shown(*each)]
 
     def _wait_for_writes(self, attempt: BindingAttempt, now: float) -> list[Effect]:
         """Pause until the watches have shown what was written."""
@@ -625,7 +626,7 @@ class BinderCore:
         """Give the postponed verdict. A claim that other clients keep writing is tried again."""
         if answer.is_open or answer.status == HTTPStatus.CONFLICT:
             return self._back_off(attempt, answer, now)
-        self._released_at = max(self._released_at, answer.version)
+        self._cache.released_at = max(self._cache.released_at, answer.version)
         if attempt.phase is AttemptPhase.FREEING and attempt.freeing is not None:
             return self._decide(attempt, attempt.freeing.verdict)
         if attempt.steps is not None:
@@ -637,14 +638,13 @@ class BinderCore:
 
     def _after_nominating(self, attempt: BindingAttempt, answer: NominationAnswer, now: float) -> list[Effect]:
         """Wait, also after a rejection: the nomination only informs others."""
-        steps = attempt.steps
-        if answer.is_open or steps is None:
+        if answer.is_open or attempt.steps is None:
             return self._back_off(attempt, answer, now)
         attempt.nominated = attempt.node
         if answer.pod is not None:
-            attempt.pod = answer.pod
+            attempt.read = answer.pod
             attempt.nominated_version = version_number(answer.pod.metadata.resource_version)
-        return self._before_binding(attempt, steps, now)
+        return self._examine(attempt, now)  # meanwhile the node may be gone, or full
 
     # Pauses.
 

@@ -207,6 +207,7 @@ class BinderEpoch:
         self._left = 0
         # Sequence of the last message that was stored before this epoch took over.
         self._stored = 0
+        self._are_claims_fenced = False
         # The highest term of a watcher seen in ``control``.
         self._watchers_term = 0
         self._asks_for_terms_from = 0.0  # on the process's clock
@@ -230,7 +231,8 @@ class BinderEpoch:
         if taken_over is None:
             return
         self._left, self._stored = taken_over.left, taken_over.stored
-        if not taken_over.has_fenced_claims:
+        self._are_claims_fenced = taken_over.are_claims_fenced
+        if not self._are_claims_fenced:
             parts.informers.once_read(RESOURCE_CLAIM, self._end_for_claims)
         consuming = self._session.consume(RANKED, taken_over.consumer, max_unacked=parts.settings.max_unacked)
         try:
@@ -298,8 +300,11 @@ class BinderEpoch:
         return not (self._requests.under_way or self._publisher.under_way or self._loop.tasks or self._inbox)
 
     async def _settle(self) -> None:
-        """Wait for the answers of the API server. If no request is left open, the next leader need not fence."""
-        all_answered = await self._requests.settle()
+        """Wait for the answers of the API server. If no request is left open, the next leader need not fence.
+
+        Nor of a former leader: its writes to claims that cannot be read are not fenced.
+        """
+        all_answered = await self._requests.settle() and self._are_claims_fenced
         if all_answered and not self._core.has_open_requests and not any(map(_leaves_open, self._inbox.drain())):
             self._leadership.settled()
 

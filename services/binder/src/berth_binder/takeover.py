@@ -1,7 +1,7 @@
 """The takeover by a new epoch. After it, no POST of a former epoch can land, and the watch has shown their results.
 
 In this order (docs/protocol.md, 5): delete the consumers of former epochs; fence every unbound pod that may have a POST
-in flight, and the claims of pods that may have a write in flight; wait until the own watches have reached the fences'
+in flight, and every claim to which a write in flight could do harm; wait until the own watches have reached the fences'
 versions; create the epoch's own consumer.
 
 After a release of the Lease with every request answered, no fence (5.4) is needed.
@@ -17,13 +17,12 @@ from http import HTTPStatus
 from itertools import islice
 from typing import Final, TypeVar
 
-from berth.api.devices import ResourceClaim
+from berth.api.devices import FINALIZER, ResourceClaim
 from berth.api.kinds import POD, RESOURCE_CLAIM
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod, is_gone_while_unbound
 from berth.bus.interface import BusRefusedError, Session
 from berth.bus.topology import CONTROL, RANKED
-from berth.cluster.devices.extended import ExtendedResources
 from berth.decoding import version_number
 from berth.errors import DecodeError
 from berth.kube.claims import decode_claim, fence_claim
@@ -36,8 +35,6 @@ from berth.leader.session import LeaderSession
 from berth.messages.attempts import Message, check_names, decode
 from berth.messages.subjects import Epoch, all_of
 from berth.observability.logging import get_logger
-from berth.plugins.dynamicresources.claims import names_of_claims
-from berth.plugins.dynamicresources.extended import extended_claim_name
 from berth_binder.cache import PODS, Cache
 from berth_binder.events import leaves_open
 
@@ -66,17 +63,15 @@ class TakenOver:
     # Sequence of the last message that a crashed former leader left, because one of them may have crashed it; 0: none.
     left: int
     stored: int  # sequence of RANKED's last message
-    has_fenced_claims: bool = True  # False: the claims could not be read
+    are_claims_fenced: bool = True  # False: they could not be read, and a former leader may have writes in flight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """What former leaders may have in flight: Bindings of ``pods``, and writes to the claims of ``with_claims``."""
+    """What former leaders may have left: Bindings of ``pods`` in flight, and messages up to ``sequence`` in RANKED."""
 
     pods: Sequence[Pod] = ()
-    sequence: int = 0  # of the last message of RANKED
-    with_claims: Sequence[Pod] = ()
-    is_new_store: bool = False  # whether messages about further claims may be lost
+    sequence: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,8 +98,8 @@ class Takeover:
         consumer = consumer_of(self.epoch)
         while True:
             await self._delete_former_consumers()
-            has_fenced_claims = self.informers.reads(RESOURCE_CLAIM)
-            fenced, left = await self._fence(with_claims=has_fenced_claims)
+            reads_claims = self.informers.reads(RESOURCE_CLAIM)
+            fenced, left = await self._fence(with_claims=reads_claims)
             # A paused former leader may have created its consumer again: then start over.
             if await self._create_consumer(consumer):
                 break
@@ -112,7 +107,8 @@ class Takeover:
         await self.session.put(CONTROL, FENCED_KEY, str(self.epoch).encode())
         log.info("taken over", epoch=self.epoch, fenced=fenced)
         stored = (await self.session.state(RANKED)).last_sequence
-        return TakenOver(consumer=consumer, left=left, stored=stored, has_fenced_claims=has_fenced_claims)
+        are_claims_fenced = reads_claims or self.leadership.follows_settled
+        return TakenOver(consumer=consumer, left=left, stored=stored, are_claims_fenced=are_claims_fenced)
 
     async def _delete_former_consumers(self) -> None:
         for name in former_consumers(await self.session.consumers(RANKED), self.epoch):
@@ -140,43 +136,34 @@ class Takeover:
         else:
             await self._become_current()
         if with_claims:
-            await self._fence_claims(left)
+            await self._fence_claims()
         self.cache.forget_former_epochs()
         return len(left.pods), left.sequence
 
     async def _left_by_former_leaders(self) -> Left:
         named, sequence = await self._pods_in_ranked()
-        further, is_new_store = await self._further_pods()
         newest = [self._newest(pod) for pod in named]
-        pods = {pod.uid: pod for pod in (*newest, *further) if pod is not None and needs_fence(pod)}
-        # Claims of pods that are gone too. A scorer's message may lack a name that the pod has by now.
-        with_claims = [*named, *further, *(pod for pod in newest if pod is not None)]
-        return Left(pods=[*pods.values()], sequence=sequence, with_claims=with_claims, is_new_store=is_new_store)
+        pods = [pod for pod in (*newest, *await self._further_pods()) if pod is not None and needs_fence(pod)]
+        return Left(pods=[*{pod.uid: pod for pod in pods}.values()], sequence=sequence)
 
-    async def _fence_claims(self, left: Left) -> None:
+    async def _fence_claims(self) -> None:
         """Wait until the watch has shown what former leaders have written to any claim, and fence these claims."""
         claims = self.cache.snapshot.objects(ResourceClaim)
         await self.informers.become_current(RESOURCE_CLAIM, len(claims))
-        named = {name for pod in left.with_claims for name in self._claims_of(pod)}
-        fenced = [
-            claim.metadata
-            for claim in claims
-            if (left.is_new_store and claim.status.allocation is None)
-            or ((claim.metadata.namespace, claim.metadata.name) in named and self._may_change(claim))
-        ]
-        highest = await fence_each(fenced, self._fence_claim)
+        if self.leadership.follows_settled:
+            return
+        highest = await fence_each([each.metadata for each in claims if self._may_change(each)], self._fence_claim)
         if highest:
             await self.informers.reached(RESOURCE_CLAIM, str(highest))
 
     def _may_change(self, claim: ResourceClaim) -> bool:
-        """Whether a late write could harm: the claim has no devices, or has them for a pod that is not bound."""
-        users = claim.status.reserved_for or ()
-        return not users or any(self.cache.bound_node(each.uid) is None for each in users)
+        """Whether a late write could harm: it gives the claim devices, or takes them from a pod that is not bound yet.
 
-    def _claims_of(self, pod: Pod) -> Iterable[tuple[str, str]]:
-        yield from names_of_claims(pod)
-        if ExtendedResources.of(self.cache.snapshot):
-            yield pod.metadata.namespace, extended_claim_name(pod)
+        The claim itself shows it, also where its pod is gone, and whatever messages say.
+        """
+        if claim.status.allocation is None:
+            return FINALIZER in (claim.metadata.finalizers or ())  # written before devices are
+        return any(self.cache.bound_node(each.uid) is None for each in claim.status.reserved_for or ())
 
     def _one_unbound(self) -> list[Pod]:
         """Any unbound pod, to be fenced for a version that the watch must reach."""
@@ -199,18 +186,17 @@ class Takeover:
             return shown
         return pod if version_number(pod.metadata.resource_version) > self.cache.reached(PODS) else None
 
-    async def _further_pods(self) -> tuple[list[Pod], bool]:
-        """Pods outside RANKED that may have a POST in flight, and whether the store is new.
+    async def _further_pods(self) -> list[Pod]:
+        """Pods outside RANKED that may have a POST in flight.
 
         These are the Bindings that this process itself has left open, and on a new store, where the old messages are
         lost, all unbound pods.
         """
         left = [assumed.pod for assumed in self.cache.assumed_pods.values() if not assumed.is_bound]
-        is_new_store = await self._is_new_store()
-        if is_new_store:
+        if await self._is_new_store():
             await self._become_current()
             left += self.cache.unbound_pods(self.schedulers)
-        return left, is_new_store
+        return left
 
     async def _is_new_store(self) -> bool:
         """Whether binders have led before, but not on this store."""

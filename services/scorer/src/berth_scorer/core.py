@@ -74,6 +74,9 @@ PLUGINS_EVERY: Final = 11
 # Longest wait of a message for its positions. The largest mirror is read in less; positions that are never reached
 # belong to a store that lost its last writes.
 MOST_WAIT_SECONDS: Final = 30.0
+# Longest time for which plugins work ahead of a pod's ranking. Where devices of shared pools change all the time, their
+# work begins anew each time; then the ranking does what is left of it.
+MOST_AHEAD_SECONDS: Final = 10.0
 
 
 class Turns:
@@ -385,7 +388,8 @@ class ScorerCore:
         return [question, *self._end_alone(held)]
 
     def _is_prepared(self, held: PendingDelivery) -> bool:
-        if held.pending.error or self._alone is not None:
+        is_late = self._stopwatch() + self._offset - held.taken_at > MOST_AHEAD_SECONDS
+        if held.pending.error or self._alone is not None or is_late:
             return True
         try:
             return self._ranker.prepare(held.pending, self.view, self._may_continue)

@@ -1,14 +1,16 @@
-"""Why this node: the feasible nodes, the binder's estimate, and the runner-up (docs/protocol.md, 5)."""
+"""Why this node: the feasible nodes, the binder's estimate, the runner-up (docs/protocol.md, 5), and the devices."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Final, Protocol
 
+from berth.api.devices import Allocations
 from berth.messages.attempts import Candidate, Decision, by_best_estimate
 
 # Longest list of nodes in a sentence; of more, it gives the number.
 _NAMED: Final = 3
+_DEVICES: Final = 8  # that a line names
 _NOMINATED: Final = "nominated for the pod, and no other node was tried"
 
 
@@ -75,6 +77,18 @@ def choice_lines(decision: Decision) -> Iterator[str]:
     elif len(order) == 1:
         alone = decision.nominated_first and (decision.nodes or 0) > 1
         yield f"{chosen.node} was {_NOMINATED if alone else 'the only one possible'}"
+
+
+def devices_by_claim(given: Allocations) -> dict[str, list[str]]:
+    """The devices as driver/pool/device, by the claim's uid."""
+    return {uid: [each.key for each in found.devices.results or ()] for uid, found in given.items()}
+
+
+def devices_text(given: Allocations) -> str:
+    """The devices in a line; empty if there are none."""
+    keys = [key for results in devices_by_claim(given).values() for key in results]
+    more = len(keys) - _DEVICES
+    return ", ".join(keys[:_DEVICES]) + (f" and {more} more" if more > 0 else "")
 
 
 def _names(candidates: Sequence[Candidate]) -> str:

@@ -15,12 +15,11 @@ from berth.errors import DecodeError
 from berth.messages.attempts import Candidate, Decision, Outcome, Rejection
 from berth.messages.subjects import Attempt
 from berth.settings.settings import short_identity
-from berth_cli.pods.choice import choice_lines, possible_nodes, shown_candidates
+from berth_cli.pods.choice import choice_lines, devices_by_claim, devices_text, possible_nodes, shown_candidates
 from berth_cli.pods.lookup import EvictionRecord, ExplainedDecision
 from berth_cli.pods.timeline import OUTCOME_STYLES, reason_text
 from berth_cli.rendering import WideOrNarrow, and_more, clock, duration, indented, is_current, new_table, plain
 
-_DEVICES = 8  # that a line names
 Weights = Mapping[str, int]  # the weight of each score plugin; empty if unknown
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z][a-z0-9]+|[^A-Z_]+")
 _BECAME = {
@@ -55,7 +54,8 @@ def decision_lines(
             yield from legend(shown, has_weights=bool(decision.weights))
         if decision.outcome is Outcome.BOUND:
             yield from map(plain, choice_lines(decision))
-            yield from map(plain, _devices_lines(decision))
+            if devices := devices_text(decision.devices):
+                yield plain(f"its devices: {devices}")
         yield from candidate_details(shown) if has_details else ()
     if decision.rejections:
         yield rejections_table(decision.rejections)
@@ -128,19 +128,6 @@ def _data(age: float | None) -> str:
     return f"; the data was {duration(age)} old when it was decided, so a watcher or a scorer was behind"
 
 
-def _devices_lines(decision: Decision) -> Iterator[str]:
-    keys = [key for results in _given(decision).values() for key in results]
-    if keys:
-        shown = ", ".join(keys[:_DEVICES])
-        more = f" and {len(keys) - _DEVICES} more" if len(keys) > _DEVICES else ""
-        yield f"its devices: {shown}{more}"
-
-
-def _given(decision: Decision) -> dict[str, list[str]]:
-    """The devices of the pod's claims, by uid of the claim."""
-    return {uid: [each.key for each in found.devices.results or ()] for uid, found in decision.devices.items()}
-
-
 def _preemption_line(decided: ExplainedDecision, record: EvictionRecord) -> str:
     names = ", ".join(f"{victim.namespace}/{victim.name}" for victim in record.preemption.victims)
     return f"preempted pods on {record.preemption.node} {decided.since(record.at)}: {names}"
@@ -174,7 +161,7 @@ def decision_json(decided: ExplainedDecision) -> dict[str, object]:
         "rejections": decision.rejections,
         "blockers": decision.blockers,
         "preemption": None if decided.preemption is None else _preemption_json(decided.preemption),
-        "devices": _given(decision),
+        "devices": devices_by_claim(decision.devices),
         "evicted_for": None if decided.evicted_for is None else _evicted_json(decided.evicted_for),
         "has_left": decided.has_left,
     }

@@ -13,7 +13,8 @@ from typing import Final
 
 import msgspec
 
-from berth.api.pod import Pod, is_gone_while_unbound
+from berth.api.devices import CLAIM_OF_POD, ResourceClaim
+from berth.api.pod import Pod, PodResourceClaimStatus, is_gone_while_unbound
 from berth.bus.interface import Session
 from berth.bus.topology import DECISIONS, PENDING, RANKED
 from berth.cluster.snapshot import Snapshot
@@ -92,8 +93,21 @@ def in_the_mirror(snapshot: Snapshot, name: PodName) -> FoundPod | None:
     placed = (one.pod for row in range(snapshot.size) for one in snapshot.placed_on_row(row))
     for pod in chain(placed, (nominated.pod for nominated in snapshot.nominations())):
         if (pod.metadata.namespace, pod.metadata.name) == (name.namespace, name.name):
-            return FoundPod(pod=pod, where="bucket cluster")
+            return FoundPod(pod=_with_claims(pod, snapshot), where="bucket cluster")
     return None
+
+
+def _with_claims(pod: Pod, snapshot: Snapshot) -> Pod:
+    """The mirror's pod with the names of the claims that were made for it, which only its claims have there."""
+    if not any(each.resource_claim_template_name for each in pod.spec.resource_claims or ()):
+        return pod
+    made = [
+        PodResourceClaimStatus(name=entry, resource_claim_name=claim.metadata.name)
+        for claim in snapshot.objects(ResourceClaim)
+        if any(owner.uid == pod.uid for owner in claim.metadata.owner_references or ())
+        and (entry := (claim.metadata.annotations or {}).get(CLAIM_OF_POD, ""))
+    ]
+    return msgspec.structs.replace(pod, status=msgspec.structs.replace(pod.status, resource_claim_statuses=made))
 
 
 def read_pod(file: Path, name: PodName) -> FoundPod:

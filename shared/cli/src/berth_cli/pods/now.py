@@ -23,7 +23,7 @@ from berth.messages.attempts import Rejection
 from berth.profiles.configuration import profiles_of
 from berth_cli.mirror import MirrorReader, open_mirror
 from berth_cli.options import PodName
-from berth_cli.pods.choice import possible_nodes
+from berth_cli.pods.choice import devices_by_claim, devices_text, possible_nodes
 from berth_cli.pods.explain import (
     Weights,
     candidate_details,
@@ -80,6 +80,8 @@ def ranked_now_lines(now: RankedNow, *, every_row: bool = False) -> Iterator[Ren
         yield candidates_table(shown, weights=now.weights, among=ranking.candidates)
         yield from and_more(len(ranking.candidates) - len(shown))
         yield from legend(shown)
+        if devices := devices_text(ranking.devices):
+            yield plain(f"devices on {ranking.candidates[0].node}: {devices}")
         yield from candidate_details(shown)
     rejected = now.every.detail.node_to_status
     if rejected:
@@ -148,6 +150,7 @@ def ranked_now_json(now: RankedNow) -> dict[str, object]:
         "nodes": ranking.nodes,
         "nominated_first": ranking.nominated_first,
         "candidates": [candidate_json(candidate, now.weights) for candidate in ranking.candidates],
+        "devices": devices_by_claim(ranking.devices),
         "refused": list(_refused_json(now.every.detail.node_to_status)),
         "message": ranking.message,
         "error": ranking.error,

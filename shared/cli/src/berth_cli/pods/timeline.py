@@ -30,7 +30,7 @@ from berth.messages.attempts import (
 )
 from berth.settings.settings import short_identity
 from berth_cli.options import PodName
-from berth_cli.pods.choice import chosen_candidate, estimate_text, possible_nodes
+from berth_cli.pods.choice import chosen_candidate, devices_text, estimate_text, possible_nodes
 from berth_cli.rendering import clock, duration, new_table, plain, short_attempt
 
 _LONGEST_LINE = 160
@@ -191,6 +191,8 @@ def describe(traced: TracedMessage) -> Text:
                 words.append_text(plain(f" {decision.node}"))
             if (chosen := chosen_candidate(decision)) is not None and chosen.newcomers:
                 words.append_text(plain(f" with {estimate_text(chosen)}"))
+            if devices := devices_text(decision.devices):
+                words.append_text(plain(f", devices {devices}"))
             if decision.preemption is not None and decision.preemption.victims:
                 victims = ", ".join(f"{one.namespace}/{one.name}" for one in decision.preemption.victims)
                 words.append_text(plain(f" (evicted {victims})"))
@@ -251,4 +253,5 @@ def _ranking(ranked: Ranked) -> str:
         return ranked.message
     first = ranked.candidates[0]
     best = "" if ranked.nominated_first and ranked.nodes != 1 else f", best {first.node} with {first.total}"
-    return f"{possible_nodes(ranked, 'are')}{best}"
+    devices = devices_text(ranked.devices)
+    return f"{possible_nodes(ranked, 'are')}{best}{f', devices {devices}' if devices else ''}"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import zlib
 from base64 import b64decode, b64encode
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, overload
 
 import msgspec
@@ -19,6 +19,9 @@ from berth.api.pod import NodeSelector, Toleration
 FINALIZER: Final = "resource.kubernetes.io/delete-protection"
 # On the claim that a scheduler makes for the extended resources of a pod, with the value "true".
 EXTENDED_RESOURCE_CLAIM: Final = "resource.kubernetes.io/extended-resource-claim"
+
+# On the claim that Kubernetes makes of a pod's template: the name of the pod's entry.
+CLAIM_OF_POD: Final = "resource.kubernetes.io/pod-claim-name"
 
 EXACT_COUNT: Final = "ExactCount"
 ALL: Final = "All"
@@ -33,13 +36,15 @@ MOST_CONSTRAINTS: Final = 32
 MOST_CONFIGS: Final = 32
 MOST_SELECTORS: Final = 32  # of a request or class
 MOST_TOLERATIONS: Final = 16
-MOST_RESERVATIONS: Final = 256
 MOST_DEVICES: Final = 128  # of a slice
 MOST_ATTRIBUTES: Final = 32  # attributes and capacities of a device together
 MOST_TAINTS: Final = 16
 MOST_COUNTER_SETS: Final = 8  # of a slice
 MOST_CONSUMED_SETS: Final = 2  # of a device
-MOST_COUNTERS: Final = 32  # of a set
+# Limits of berth for the claims of one pod together, for which the API server has none. Every node is searched for each
+# request, and each selector keeps a byte for each device of the cluster.
+MOST_REQUESTS_OF_POD: Final = 256
+MOST_SELECTORS_OF_POD: Final = 64
 _MOST_SHARED: Final = 100_000  # distinct attributes that are kept once
 _MOST_UNPACKED_BYTES: Final = 8 << 20  # of a slice's spec: 128 devices with every attribute take 2 MB
 
@@ -443,6 +448,24 @@ def refusal(claim: ResourceClaim) -> str:
     """Why the claim is not allocated: it exceeds limits of the API server; empty if it may be."""
     excess = [f"{number} {name} (at most {most})" for name, number, most in _parts(claim) if number > most]
     return f"the claim has more than the API allows: {', '.join(excess)}" if excess else ""
+
+
+def refusal_together(claims: Sequence[ResourceClaim]) -> str:
+    """Why the claims of a pod are not allocated: there is too much in all of them; empty if they may be."""
+    requests = [
+        each
+        for claim in claims
+        for request in claim.spec.devices.requests or ()
+        for each in (request.exactly, *(request.first_available or ()))
+        if each is not None
+    ]
+    selectors = {each.cel.expression for request in requests for each in request.selectors or () if each.cel}
+    parts = [
+        ("requests with their alternatives", len(requests), MOST_REQUESTS_OF_POD),
+        ("different selectors", len(selectors), MOST_SELECTORS_OF_POD),
+    ]
+    excess = [f"{number} {name} (at most {most})" for name, number, most in parts if number > most]
+    return f"the pod's claims have more than a scheduling cycle can take: {', '.join(excess)}" if excess else ""
 
 
 def _parts(claim: ResourceClaim) -> Iterator[tuple[str, int, int]]:

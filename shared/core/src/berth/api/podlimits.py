@@ -42,6 +42,9 @@ class Part(NamedTuple):
 # RANKED (128 MiB), and the 64 messages of a scorer are 4 MiB.
 MOST_BYTES: Final = 64 * 1024
 
+# Messages have the devices of as many.
+MOST_CLAIMS: Final = 128
+
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -141,7 +144,13 @@ def _volumes(spec: PodSpec) -> int:
 
 
 MOST_VOLUMES: Final = 1000
+
+
 # Values of label selectors are not limited, because they are looked up in a set.
+def _claims(spec: PodSpec) -> int:
+    return len(spec.resource_claims or ())
+
+
 PARTS: Final = (
     Part("node selector expressions", 1000, 17, _node_expressions),
     Part("values of node selector expressions", 20_000, 0.3, _node_values),
@@ -154,6 +163,7 @@ PARTS: Final = (
     Part("container ports", 2000, 2, _ports),
     Part("requests and limits of containers", 4000, 2, _resources),
     Part("volumes", MOST_VOLUMES, 10, _volumes),
+    Part("resource claims", MOST_CLAIMS, 100, _claims),
 )
 _OF_SELECTORS: Final = (_node_values, _affinity_terms, _label_requirements, _namespaces, _spread_constraints)
 _PARTS_OF_PLAIN_PODS: Final = tuple(part for part in PARTS if part.count not in _OF_SELECTORS)

@@ -9,7 +9,17 @@ from berth.cel.library import FUNCTIONS, costs
 from berth.cel.library.overloads import Overload
 from berth.cel.library.standard import find, shown
 from berth.cel.types import NULL, CELType, is_dynamic
-from berth.cel.values import ABSENT, UNKNOWN_OVERLOAD, Domains, Failed, Optional, UInt, keys, type_of
+from berth.cel.values import (
+    ABSENT,
+    UNKNOWN_OVERLOAD,
+    Domains,
+    Failed,
+    Optional,
+    UInt,
+    UnknownValueError,
+    keys,
+    type_of,
+)
 
 
 class CostLimitReached(Exception):  # noqa: N818 - it ends an evaluation, as StopIteration ends a loop
@@ -17,20 +27,30 @@ class CostLimitReached(Exception):  # noqa: N818 - it ends an evaluation, as Sto
 
 
 class CELFrame:
-    """One evaluation: the variables, and what it cost so far."""
+    """One evaluation: the variables, what it cost so far, and how large the texts and lists are that it made."""
 
-    __slots__ = ("cost", "limit", "slots")
+    __slots__ = ("cost", "limit", "made", "slots")
 
     def __init__(self, device: Any, variables: int, limit: int) -> None:
         self.slots: list[Any] = [device] + [None] * variables
         self.cost = 0
         self.limit = limit
+        self.made = 0
 
     def pay(self, cost: int) -> None:
         self.cost += cost
         if self.cost > self.limit:
             raise CostLimitReached
 
+    def count(self, made: str | list[Any]) -> None:
+        """Count a value. Costs do not bound the memory: a sum of lists costs 1, and Go does not copy them."""
+        self.made += len(made)
+        if self.made > _MOST_MADE:
+            raise UnknownValueError(f"texts and lists of more than {_MOST_MADE:,} characters and elements together")
+
+
+# As many characters as sums of texts make at Kubernetes' limit of costs; up to 80 MB.
+_MOST_MADE: Final = 10_000_000
 
 Run = Callable[[CELFrame], Any]
 
@@ -64,7 +84,12 @@ def _applied_to_two(function: Callable[..., Any], cost: costs.CallCost | None, l
         frame.cost += 1
         if type(one) is Failed:
             return one
-        return other if type(other) is Failed else function(one, other)
+        if type(other) is Failed:
+            return other
+        value = function(one, other)
+        if value.__class__ is list:
+            frame.count(value)
+        return value
 
     return run
 
@@ -77,11 +102,14 @@ def _called(frame: CELFrame, function: Callable[..., Any], cost: costs.CallCost 
     value = failure
     if failure is None or function is _NOT_STRICTLY_FALSE:
         value = function(*args)
+        if value.__class__ in _SIZED:
+            frame.count(value)
     if afterwards and cost:
         frame.pay(cost(args, value))
     return value
 
 
+_SIZED: Final = frozenset({str, list})
 _NOT_STRICTLY_FALSE: Final = FUNCTIONS["@not_strictly_false"][0].run
 # They find out themselves what their arguments are.
 _UNGUARDED: Final = frozenset(

@@ -21,7 +21,7 @@ from berth.cel.calls import (
     without_name,
 )
 from berth.cel.check import TYPE_NAMES, Checked, qualified_name
-from berth.cel.errors import CompileError, UnsupportedError
+from berth.cel.errors import CompileError
 from berth.cel.library import costs
 from berth.cel.library.overloads import Overload
 from berth.cel.library.strings import compiled
@@ -72,6 +72,7 @@ def program(checked: Checked) -> CompiledExpression:
 
     Raises:
         CompileError: a constant part of it always fails.
+        UnknownValueError: berth does not know the value of a constant part.
     """
     planner = _Planner(checked)
     run = planner.plan(checked.parsed.root).run
@@ -429,10 +430,7 @@ class _Planner:
         return _Computed(run)
 
     def _constant(self, made: Run) -> _Constant:
-        try:
-            return _Constant(made(CELFrame(None, 0, costs.COST_LIMIT)))
-        except UnknownValueError as error:
-            raise UnsupportedError(self.checked.parsed.text, f"berth does not evaluate {error}") from None
+        return _Constant(made(CELFrame(None, 0, costs.COST_LIMIT)))
 
     def _comprehension(self, node: Comprehension) -> Run:
         source, init = self._run(node.range), self._run(node.init)

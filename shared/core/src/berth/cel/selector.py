@@ -261,8 +261,12 @@ def compile_selector(expression: str) -> DeviceSelector:
     if len(expression.encode(errors="replace")) > MAX_LENGTH_BYTES:
         raise CompileError(expression, f"Too long: may not be more than {MAX_LENGTH_BYTES} bytes")
     parsed = parse(expression)
-    checked = check(parsed)
-    return DeviceSelector(expression, DeviceReads(frozenset(_reads(parsed.root, {}))), program(checked), checked)
+    try:
+        checked = check(parsed)
+        ready = program(checked)
+    except UnknownValueError as error:
+        raise UnsupportedError(expression, f"berth does not evaluate {error}") from None
+    return DeviceSelector(expression, DeviceReads(frozenset(_reads(parsed.root, {}))), ready, checked)
 
 
 # -- which parts of a device an expression reads

@@ -50,8 +50,7 @@ T = TypeVar("T", bound=NamedObject)
 class Objects(Generic[T]):
     """The objects of one kind, by key: the uid or name. ``version`` increases with every change.
 
-    An object may be added before the previous one of its name is removed. Objects are kept without their
-    resourceVersion, which ``resource_version_of`` has.
+    An object may be added before the previous one of its name is removed.
     """
 
     def __init__(self, kind: type[T]) -> None:
@@ -63,7 +62,6 @@ class Objects(Generic[T]):
         self._by_key: dict[str, T] = {}
         self._by_namespace: dict[str, dict[str, T]] = {}
         self._actual: dict[str, T] = {}
-        self._resource_versions: dict[str, str] = {}  # of objects with one: the mirror's have none
 
     def __len__(self) -> int:
         return len(self._by_key)
@@ -77,8 +75,6 @@ class Objects(Generic[T]):
 
     def set(self, key: str, obj: T) -> None:
         """Add or update an object. A new resourceVersion alone is no change."""
-        if resource_version := obj.metadata.resource_version:
-            self._resource_versions[key] = resource_version
         metadata = msgspec.structs.replace(obj.metadata, resource_version="")
         obj = msgspec.structs.replace(obj, metadata=metadata)  # type: ignore[type-var]  # all kinds are Structs
         before = self._actual.get(key, self._by_key.get(key))
@@ -93,7 +89,6 @@ class Objects(Generic[T]):
         """Remove an object; an unknown key is ignored."""
         before = self._actual.get(key, self._by_key.get(key))
         self._take_out(key)
-        self._resource_versions.pop(key, None)
         if before is not None:
             for follower in self._followers:
                 follower(before, None)
@@ -137,10 +132,6 @@ class Objects(Generic[T]):
     def api_object(self, key: str) -> T | None:
         """The object as the watch showed it last, ignoring assumptions."""
         return self._actual.get(key, self._by_key.get(key))
-
-    def resource_version_of(self, key: str) -> str:
-        """The object's latest resourceVersion; empty for an object of the mirror, or an unknown key."""
-        return self._resource_versions.get(key, "")
 
     def named(self, name: str, namespace: str = "") -> T | None:
         return self._by_namespace.get(namespace, {}).get(name)

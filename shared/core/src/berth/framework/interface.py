@@ -250,7 +250,7 @@ class AllocatingPlugin(FilterPlugin):
 
     @abstractmethod
     def reserved(self, state: CycleState) -> Allocations:
-        """The devices that Reserve has given the pod, by the binder's own search."""
+        """The devices of the pod's claims after Reserve: by the binder's own search, or allocated before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -585,7 +585,7 @@ class ReleaseClaim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FreeClaim:
-    """Clear a ResourceClaim's allocation, unless other pods have reserved it; ``is_deleted``: then delete it."""
+    """Clear a claim's allocation, or only the pod's reservation if others have one; ``is_deleted``: delete it."""
 
     claim: ClaimName
     is_deleted: bool = False

@@ -21,6 +21,7 @@ import msgspec
 from berth.api.devices import AllocationResult, Allocations
 from berth.api.meta import NAME_CHARACTERS, Int64, Name, ObjectMeta
 from berth.api.pod import Pod
+from berth.api.podlimits import MOST_CLAIMS
 from berth.decoding import MAX_DIGITS, decode_json
 from berth.errors import DecodeError
 from berth.messages.subjects import Attempt, Term, key
@@ -38,8 +39,7 @@ MESSAGE_CHARACTERS: Final = 8192
 MOST_PLUGINS: Final = 256
 MOST_REJECTIONS: Final = 4096
 MOST_VICTIMS: Final = 4096  # more pods than a node has
-# Claims and devices of one pod. Of a pod with more, other scorers learn the devices from the claims.
-MOST_CLAIMS: Final = 128
+# Devices of one pod. Of a pod with more, other scorers learn the devices from the claims.
 MOST_RESULTS: Final = 512
 
 Sentence = Annotated[str, msgspec.Meta(max_length=SENTENCE_CHARACTERS)]

@@ -11,8 +11,8 @@ from typing import Any, Literal
 from berth.api.pod import DEFAULT_SCHEDULER
 from berth_sim.apiserver import schema
 from berth_sim.apiserver import store as events
+from berth_sim.apiserver.admission import claims, workloads
 from berth_sim.apiserver.admission import objects as admission
-from berth_sim.apiserver.admission import workloads
 from berth_sim.apiserver.kinds import (
     KINDS,
     NAMESPACES,
@@ -247,6 +247,7 @@ class Resources:
             after = admission.with_encoded_text(after)
         if kind in workloads.WORKLOADS and not part:
             after = workloads.with_defaults(kind, after, self._default_scheduler)
+        after = claims.without_old_reports(kind, before.value, after)
         if after == before.value:
             return before
         admission.check_metadata(kind, after)

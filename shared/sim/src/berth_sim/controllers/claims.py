@@ -6,16 +6,13 @@ finalizer after that; one that was made for a pod is deleted with the pod's end.
 
 import asyncio
 from collections.abc import Iterator
-from typing import Final
 
-from berth.api.devices import FINALIZER
+from berth.api.devices import CLAIM_OF_POD, FINALIZER
 from berth_sim.apiserver.kinds import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, SimulatedKind
 from berth_sim.apiserver.resources import DeleteOptions, Resources
 from berth_sim.apiserver.status import JsonObject, StatusError
 from berth_sim.apiserver.store import Key, Listener, StoredObject, StoreEvent
 from berth_sim.controllers.owned import FINISHED, reference_to
-
-_OF_POD: Final = "resource.kubernetes.io/pod-claim-name"
 
 
 class ClaimController:
@@ -68,7 +65,7 @@ class ClaimController:
 
     def _take_claim(self, change: StoreEvent) -> None:
         claim = change.after or change.before
-        if claim is not None and (entry_name := (claim.value["metadata"].get("annotations") or {}).get(_OF_POD)):
+        if claim is not None and (entry_name := (claim.value["metadata"].get("annotations") or {}).get(CLAIM_OF_POD)):
             made = _owner_of(claim.value["metadata"]), entry_name
             if change.after is not None:
                 self._made[made] = change.key[1]
@@ -133,7 +130,7 @@ class ClaimController:
         metadata = {
             "generateName": f"{pod.key[1]}-{entry['name']}-",
             "labels": described.get("labels") or {},
-            "annotations": {**(described.get("annotations") or {}), _OF_POD: entry["name"]},
+            "annotations": {**(described.get("annotations") or {}), CLAIM_OF_POD: entry["name"]},
             "ownerReferences": [reference_to(PODS, pod)],
         }
         try:

@@ -58,8 +58,20 @@ def add(one: Any, other: Any) -> Any:
         return _checked(int(one) + int(other), one)
     if type(one) is list and len(one) + len(other) > _MAX_ELEMENTS:
         raise UnknownValueError(f"lists of more than {_MAX_ELEMENTS:,} elements")
+    if type(one) is str:
+        check_length(len(one) + len(other))
     return one + other
 
+
+def check_length(characters: int) -> None:
+    """Refuse to make a text of more characters than an expression has twice over."""
+    if characters > _MAX_CHARACTERS:
+        raise UnknownValueError(f"texts of more than {_MAX_CHARACTERS:,} characters")
+
+
+# A call costs by what it reads, not by what it makes, and to search a text costs 1: an admitted selector of 6 KB made a
+# text of 4 GB, and another one would search for minutes.
+_MAX_CHARACTERS: Final = 20_000
 
 # A sum of lists costs 1 for Kubernetes, since Go does not copy them. Python does: seconds of that within the limit.
 _MAX_ELEMENTS: Final = 10_000

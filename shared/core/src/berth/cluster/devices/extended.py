@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from berth.api.devices import EXTENDED_RESOURCE_CLAIM, DeviceClass, ResourceClaim
+from berth.api.pod import Pod
 from berth.api.resources import DEVICE_CLASS_PREFIX, may_be_served
 from berth.cluster.snapshot import Objects, Snapshot
 
@@ -43,10 +44,10 @@ class ExtendedResources:
 
 
 class ExtendedClaims:
-    """The claims that were made for extended resources, by the uid of their pod."""
+    """The claims that were made for extended resources, by the namespace and uid of their pod."""
 
     def __init__(self, claims: Objects[ResourceClaim]) -> None:
-        self._of_pod: dict[str, dict[str, ResourceClaim]] = {}
+        self._of_pod: dict[tuple[str, str], dict[str, ResourceClaim]] = {}
         for claim in claims:
             self._show(None, claim)
         claims.follow(self._show)
@@ -56,25 +57,25 @@ class ExtendedClaims:
         """The table of a Snapshot, which lives as long as it does."""
         return snapshot.derived("extended claims", lambda: cls(snapshot.objects(ResourceClaim)))
 
-    def of_pod(self, uid: str) -> ResourceClaim | None:
+    def of_pod(self, pod: Pod) -> ResourceClaim | None:
         """The claim of this pod; any, if there are several."""
-        return next(iter(self._of_pod.get(uid, {}).values()), None)
+        return next(iter(self._of_pod.get((pod.metadata.namespace, pod.uid), {}).values()), None)
 
     def _show(self, before: ResourceClaim | None, now: ResourceClaim | None) -> None:
-        if before is not None and (pod := _pod_of(before)):
-            claims = self._of_pod[pod]
+        if before is not None and (uid := extended_pod(before)):
+            claims = self._of_pod[before.metadata.namespace, uid]
             del claims[before.metadata.uid]
             if not claims:
-                del self._of_pod[pod]
-        if now is not None and (pod := _pod_of(now)):
-            self._of_pod.setdefault(pod, {})[now.metadata.uid] = now
+                del self._of_pod[before.metadata.namespace, uid]
+        if now is not None and (uid := extended_pod(now)):
+            self._of_pod.setdefault((now.metadata.namespace, uid), {})[now.metadata.uid] = now
 
 
 def is_extended_claim(claim: ResourceClaim) -> bool:
     return (claim.metadata.annotations or {}).get(EXTENDED_RESOURCE_CLAIM) == "true"
 
 
-def _pod_of(claim: ResourceClaim) -> str:
+def extended_pod(claim: ResourceClaim) -> str:
     """The uid of the pod for whose extended resources the claim was made; empty for another claim."""
     if not is_extended_claim(claim):
         return ""

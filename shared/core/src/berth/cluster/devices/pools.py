@@ -8,7 +8,7 @@ binding conditions come last.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from fractions import Fraction
@@ -35,6 +35,7 @@ Amount = int | Fraction
 # (counter set, counter): the amount.
 Counters = dict[tuple[str, str], Amount]
 PoolKey = tuple[str, str]  # driver and pool
+_NO_AMOUNTS: Final[Mapping[str, Amount]] = {}
 
 _MOST_UNUSED: Final = 4096  # numbers of former devices, above as many as there are devices
 
@@ -50,7 +51,7 @@ HAS_CAPACITY: Final = 16
 class PooledDevice:
     """A device as its slice stands: a changed slice has other objects."""
 
-    __slots__ = ("consumes", "device", "driver", "is_odd", "key", "number", "part")
+    __slots__ = ("capacities", "consumes", "device", "driver", "is_odd", "key", "number", "part", "terms")
 
     def __init__(self, device: SliceDevice, part: PooledSlice, number: int) -> None:
         self.device = device
@@ -59,6 +60,11 @@ class PooledDevice:
         self.driver = part.pool[0]
         self.key = device_key(part.pool[0], part.pool[1], device.name)
         self.is_odd = any(map(_is_odd, (device.attributes or {}).values()))  # expressions fail on an odd attribute
+        # The search reads them at each step, for shareable devices only.
+        self.capacities: Mapping[str, Amount] = _NO_AMOUNTS
+        if self.is_shareable:
+            self.capacities = {name: exact_or_zero(each.value) for name, each in (device.capacity or {}).items()}
+        self.terms = None if device.node_selector is None else compile_node_selector(device.node_selector)
         self.consumes: Counters | None = None
         if device.consumes_counters:
             self.consumes = {
@@ -66,10 +72,6 @@ class PooledDevice:
                 for consumption in device.consumes_counters
                 for name, counter in (consumption.counters or {}).items()
             }
-
-    @property
-    def capacities(self) -> dict[str, Amount]:
-        return {name: exact_or_zero(each.value) for name, each in (self.device.capacity or {}).items()}
 
     @property
     def is_shareable(self) -> bool:
@@ -95,8 +97,11 @@ class PooledDevice:
         """Whether the device itself can be used from the node of its slice."""
         if not self.part.per_device:
             return True
-        device = self.device
-        return _is_for(node, device.node_name, device.node_selector, all_nodes=bool(device.all_nodes))
+        if self.device.node_name:
+            return node.metadata.name == self.device.node_name
+        if self.device.all_nodes or self.terms is None:
+            return bool(self.device.all_nodes)
+        return self.terms.matches(node.metadata.name, node.metadata.labels or {})
 
 
 def _is_odd(attribute: DeviceAttribute) -> bool:
@@ -135,14 +140,6 @@ class PooledSlice:
         return self.per_device and any(each.is_for(node) for each in self.devices)
 
 
-def _is_for(node: Node, name: str | None, selector: NodeSelector | None, *, all_nodes: bool) -> bool:
-    if name:
-        return node.metadata.name == name
-    if all_nodes or selector is None:
-        return all_nodes
-    return compile_node_selector(selector).matches(node.metadata.name, node.metadata.labels or {})
-
-
 class PoolState(Enum):
     USABLE = "usable"
     INCOMPLETE = "being updated"
@@ -174,16 +171,17 @@ class _Pool:
 
     def __init__(self) -> None:
         self.slices: dict[str, PooledSlice] = {}
-        # Of the newest generation, computed on first use.
-        self.counters: Counters | None = None
-        self.by_name: dict[str, PooledDevice] | None = None
+        # By generation, computed on first use.
+        self._counters: dict[int, Counters] = {}
+        self._by_name: dict[int, dict[str, PooledDevice]] = {}
         # By the slices that a node sees; unused for pools of single nodes.
         self.views: dict[tuple[PooledSlice, ...], NodePool | None] = {}
         self.nodes: frozenset[str] | None = frozenset()
 
     def update(self) -> None:
         """Forget what was computed, after a change of the slices."""
-        self.counters = self.by_name = None
+        self._counters.clear()
+        self._by_name.clear()
         self.views.clear()
         names = {each.node for each in self.slices.values()}
         # The only nodes with its devices; None if slices are not for one node each.
@@ -223,24 +221,29 @@ class _Pool:
         is_plain = self.nodes is not None and len(with_devices) < 2 and all(each.is_plain for each in devices)
         return NodePool(key, PoolState.USABLE, devices, binds, is_plain=is_plain)
 
-    def all_counters(self) -> Counters:
-        if self.counters is None:
-            self.counters = {
+    def counters_of(self, generation: int) -> Counters:
+        known = self._counters.get(generation)
+        if known is None:
+            known = self._counters[generation] = {
                 (name, counter): amount
-                for each in self._newest()
+                for each in self._of(generation)
                 for name, counters in each.counters
                 for counter, amount in counters.items()
             }
-        return self.counters
+        return known
 
-    def named(self) -> dict[str, PooledDevice]:
-        if self.by_name is None:
-            self.by_name = {device.device.name: device for each in self._newest() for device in each.devices}
-        return self.by_name
+    def named(self, generation: int) -> dict[str, PooledDevice]:
+        known = self._by_name.get(generation)
+        if known is None:
+            devices = (device for each in self._of(generation) for device in each.devices)
+            known = self._by_name[generation] = {device.device.name: device for device in devices}
+        return known
 
-    def _newest(self) -> list[PooledSlice]:
-        newest = max((each.generation for each in self.slices.values()), default=0)
-        return [each for each in self.slices.values() if each.generation == newest]
+    def newest(self) -> int:
+        return max(each.generation for each in self.slices.values())
+
+    def _of(self, generation: int) -> list[PooledSlice]:
+        return [each for each in self.slices.values() if each.generation == generation]
 
 
 def _are_valid(devices: tuple[PooledDevice, ...], every: Iterable[PooledSlice]) -> bool:
@@ -308,15 +311,17 @@ class DevicePools:
         pool = self._pools.get(key)
         return None if pool is None else pool.nodes
 
-    def counters_of(self, key: PoolKey) -> Counters:
-        """The shared counters of the pool, as if nothing were allocated."""
-        pool = self._pools.get(key)
-        return {} if pool is None else pool.all_counters()
+    def counters_of(self, part: PooledSlice) -> Counters:
+        """The counters that the slice's devices share with those of its pool, as if nothing were allocated."""
+        return self._pools[part.pool].counters_of(part.generation)
 
-    def device(self, key: PoolKey, name: str) -> PooledDevice | None:
-        """A device by name, of the newest generation."""
+    def device(self, key: PoolKey, name: str, generation: int | None = None) -> PooledDevice | None:
+        """A device by name, of this generation if it has it, else of the newest."""
         pool = self._pools.get(key)
-        return None if pool is None else pool.named().get(name)
+        if pool is None:
+            return None
+        found = None if generation is None else pool.named(generation).get(name)
+        return found or pool.named(pool.newest()).get(name)
 
     def __iter__(self) -> Iterator[PooledDevice]:
         return (device for pool in self._pools.values() for part in pool.slices.values() for device in part.devices)

@@ -19,9 +19,9 @@ from berth.cluster.snapshot import Snapshot
 from berth.framework.status import Code
 from berth.plugins.dynamicresources.candidates import NO_CANDIDATES, Candidates, DeviceTraits, candidates_of
 from berth.plugins.dynamicresources.requests import Plan, compile_plan
-from berth.plugins.dynamicresources.search import Rejected, Search, Solution
-from berth.plugins.dynamicresources.selectors import SelectorAnswers
-from berth.plugins.dynamicresources.usage import Free, SearchError
+from berth.plugins.dynamicresources.search import MOST_STEPS, TOO_MANY_STEPS, Rejected, Search, Solution
+from berth.plugins.dynamicresources.selectors import MOST_EXPRESSIONS, SelectorAnswers
+from berth.plugins.dynamicresources.usage import Free, SearchError, Usage
 
 _encode: Final = msgspec.json.Encoder().encode
 # Plans whose answers are kept: up to 0.3 KB for each node and plan.
@@ -30,7 +30,14 @@ _MOST_ALIKE: Final = 10_000  # states of alike nodes whose outcome a plan keeps
 
 # Above this many unknown nodes, devices are looked at by columns.
 _FEW: Final = 64
-_AT_ONCE: Final = 256  # nodes between two looks at the clock: a millisecond
+# Between two looks at the clock: nodes, a millisecond if their outcome is known, and devices that searches look at.
+_AT_ONCE: Final = 256
+_STEPS_AT_ONCE: Final = 2000
+
+# Nodes on which a plan's searches may be given up; searches on the others then end early. Without it, claims that keep
+# every search to its end would take minutes of a scorer's time at 5,000 nodes.
+_MOST_GIVEN_UP: Final = 16
+_FEW_STEPS: Final = MOST_STEPS // 20
 
 _UNKNOWN: Final = 0
 FITS: Final = 1
@@ -67,6 +74,8 @@ class NodeAnswers:
         self._plain: dict[object, Outcome] = {}  # of nodes whose pools are plain, by their signature and busy devices
         self._seen_pools: set[PoolKey] = set()  # with candidates
         self._versions = (-1, -1, -1)
+        self._steps = 0  # of all searches
+        self._given_up = 0
 
     def find(self, rows: RowIndex, may_continue: Callable[[], bool] = always) -> bool:
         """Bring ``codes`` and ``points`` of these rows up to date; returns whether all are."""
@@ -81,11 +90,13 @@ class NodeAnswers:
                 return False
         free = Free(self._pools, self._ledger)
         outcomes: dict[Candidates, Outcome] = {}  # nodes may have the same candidates
-        for begin in range(0, len(unknown), _AT_ONCE):
-            for row in unknown[begin : begin + _AT_ONCE].tolist():
-                self._note(row, self._outcome_of(row, free, outcomes))
-            if not may_continue():
-                return begin + _AT_ONCE >= len(unknown)
+        looks_at = self._steps + _STEPS_AT_ONCE
+        for i, row in enumerate(unknown.tolist(), 1):
+            self._note(row, self._outcome_of(row, free, outcomes))
+            if i % _AT_ONCE == 0 or self._steps >= looks_at:
+                looks_at = self._steps + _STEPS_AT_ONCE
+                if not may_continue():
+                    return i == len(unknown)
         return True
 
     def _outcome_of(self, row: int, free: Free, outcomes: dict[Candidates, Outcome]) -> Outcome:
@@ -116,8 +127,14 @@ class NodeAnswers:
         """The node's candidates, after ``find``."""
         return self._candidates.get(row) or self._find_candidates(row)
 
-    def busy(self, candidates: Candidates) -> tuple[bool, ...]:
-        return Free(self._pools, self._ledger).busy(candidates)
+    def views(self, row: int, node: Node) -> tuple[NodePool, ...]:
+        """The pools that the node sees."""
+        return self._views.of(row, node)
+
+    def usage(self, candidates: Candidates) -> Usage:
+        """What other claims leave of the candidates."""
+        free = Free(self._pools, self._ledger)
+        return Usage(self.plan, candidates, free, free.busy(candidates))
 
     def _forget_changed(self) -> None:
         snapshot = self.snapshot
@@ -199,7 +216,7 @@ class NodeAnswers:
     def _outcome(self, candidates: Candidates, free: Free) -> Outcome:
         busy = free.busy(candidates)
         if not candidates.is_simple:
-            return _run(Search(self.plan, candidates, free, busy))
+            return self._run(Search(self.plan, candidates, free, busy))
         trouble = candidates.trouble if self._takes_all else None
         # A pool in trouble is named in the rejection.
         key = (candidates.traits, busy, trouble and (trouble.key, trouble.state), candidates.has_invalid)
@@ -207,15 +224,19 @@ class NodeAnswers:
         if known is None:
             if len(self._alike) > _MOST_ALIKE:
                 self._alike.clear()
-            known = self._alike[key] = _run(Search(self.plan, candidates, free, busy))
+            known = self._alike[key] = self._run(Search(self.plan, candidates, free, busy))
         return known
 
-
-def _run(search: Search) -> Outcome:
-    try:
-        return search.run()
-    except SearchError as exc:
-        return str(exc)
+    def _run(self, search: Search) -> Outcome:
+        try:
+            outcome = search.run(MOST_STEPS if self._given_up < _MOST_GIVEN_UP else _FEW_STEPS)
+        except SearchError as exc:
+            return str(exc)
+        finally:
+            self._steps += search.steps
+        if isinstance(outcome, Rejected) and outcome.reason == TOO_MANY_STEPS:
+            self._given_up += 1
+        return outcome
 
 
 class NodeViews:
@@ -279,8 +300,13 @@ class Allocator:
         if known is None:
             plan = compile_plan(claims, self._classes.named, self._selectors)
             known = self._plans[key] = NodeAnswers(plan, self)
-            if len(self._plans) > _MOST_PLANS:
+            while len(self._plans) > 1 and (
+                len(self._plans) > _MOST_PLANS or self._selectors_kept() > MOST_EXPRESSIONS
+            ):
                 self._plans.popitem(last=False)
         else:
             self._plans.move_to_end(key)
         return known
+
+    def _selectors_kept(self) -> int:
+        return sum(len(each.plan.expressions) for each in self._plans.values())

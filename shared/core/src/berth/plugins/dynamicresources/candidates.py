@@ -201,7 +201,7 @@ class DeviceTraits:
                 trait.consumed = {**(trait.consumed or {}), request.number: consumed}
         bit = 1 << request.number
         trait.selectable |= bit
-        if request.tolerates(device.device.taints):
+        if not request.blocking(device.device.taints):
             trait.usable |= bit
 
 

@@ -18,8 +18,8 @@ def unread_reason(snapshot: Snapshot) -> str:
 
 
 def resolved_claims(pod: Pod, claims: Objects[ResourceClaim]) -> tuple[ResourceClaim, ...] | Status:
-    """The pod's claims in its order, or why the pod must wait for one of them."""
-    found: list[ResourceClaim] = []
+    """The pod's claims in its order, each once, or why the pod must wait for one of them."""
+    found: dict[str, ResourceClaim] = {}
     for entry in pod.spec.resource_claims or ():
         name, is_generated = _name_of(pod, entry)
         if name is None:
@@ -35,8 +35,8 @@ def resolved_claims(pod: Pod, claims: Objects[ResourceClaim]) -> tuple[ResourceC
             return Status.unresolvable(
                 f"ResourceClaim {claim.key} was not created for Pod {pod.key} (Pod is not owner)"
             )
-        found.append(claim)
-    return tuple(found)
+        found[claim.metadata.uid] = claim
+    return tuple(found.values())
 
 
 def claim_names(pod: Pod) -> Iterator[str]:
@@ -81,6 +81,11 @@ def check_requests(claim: ResourceClaim, snapshot: Snapshot) -> Status | None:
 def may_be_freed_for(claim: ResourceClaim, pod: Pod) -> bool:
     """Whether the claim is reserved for no other pod."""
     return all(each.uid == pod.uid for each in claim.status.reserved_for or ())
+
+
+def may_be_left_by(claim: ResourceClaim, pod: Pod) -> bool:
+    """Whether the pod may give up the claim: it has reserved it, or nobody has."""
+    return not claim.status.reserved_for or is_reserved_for(claim, pod)
 
 
 def is_reserved_for(claim: ResourceClaim, pod: Pod) -> bool:

@@ -23,7 +23,7 @@ from berth.api.devices import AllocationResult, Allocations, ClaimMeta, Resource
 from berth.api.pod import Pod
 from berth.api.resources import may_be_served
 from berth.api.selectors import NodeTerms, compile_node_selector
-from berth.cluster.devices.extended import ExtendedClaims, ExtendedResources, is_extended_claim
+from berth.cluster.devices.extended import ExtendedClaims, ExtendedResources, extended_pod, is_extended_claim
 from berth.cluster.devices.ledger import DeviceLedger
 from berth.cluster.devices.pools import DevicePools
 from berth.cluster.nodes import Mask, NodeInfo, Nodes, RejectedNodes, node_info
@@ -66,6 +66,7 @@ from berth.plugins.dynamicresources.claims import (
     is_reserved_for,
     is_too_late,
     may_be_freed_for,
+    may_be_left_by,
     names_of_claims,
     resolved_claims,
     unread_reason,
@@ -76,7 +77,7 @@ from berth.plugins.dynamicresources.extended import (
     extended_claim,
     extended_claim_name,
 )
-from berth.plugins.dynamicresources.remedies import of_allocated, remedies_of
+from berth.plugins.dynamicresources.remedies import of_allocated, of_unbound, remedies_of
 from berth.plugins.dynamicresources.requests import CLAIM, PlanError
 from berth.plugins.dynamicresources.results import allocation_of, as_proposed, chosen_alternative
 from berth.plugins.dynamicresources.search import MOST_POINTS
@@ -248,7 +249,7 @@ class DynamicResources(
             return PostFilterResult(is_last_word=True)
         if state.find(CLAIMS) is None:
             return PostFilterResult(message=NO_NEW_CLAIMS if _concerns(pod, snapshot) else "")
-        freed = self.claim_to_free(state, pod)
+        freed = self._claim_to_free(state, pod, may_be_freed_for)
         if freed is None:
             return PostFilterResult(message=STILL_NOT)
         return PostFilterResult(message=DELETED if freed.is_deleted else DEALLOCATED)
@@ -257,17 +258,26 @@ class DynamicResources(
         claims = resolved_claims(pod, snapshot.objects(ResourceClaim))
         if isinstance(claims, Status):
             return False
-        if any(claim.status.allocation is not None and may_be_freed_for(claim, pod) for claim in claims):
+        if any(claim.status.allocation is not None and may_be_left_by(claim, pod) for claim in claims):
             return True
-        return bool(ExtendedResources.of(snapshot)) and ExtendedClaims.of(snapshot).of_pod(pod.uid) is not None
+        return bool(ExtendedResources.of(snapshot)) and ExtendedClaims.of(snapshot).of_pod(pod) is not None
 
     def claim_to_free(self, state: CycleState, pod: Pod) -> FreeClaim | None:
-        """The claim whose devices no node of the cycle could use, and that no other pod has reserved."""
+        """The claim whose devices no node of the cycle could use, unless only other pods have reserved it.
+
+        One that others have reserved too loses this pod's reservation: two pods would each wait for the other's end.
+        """
+        return self._claim_to_free(state, pod, may_be_left_by)
+
+    @staticmethod
+    def _claim_to_free(
+        state: CycleState, pod: Pod, is_concerned: Callable[[ResourceClaim, Pod], bool]
+    ) -> FreeClaim | None:
         claims = state.find(CLAIMS)
         if claims is None:
             return None
         for claim in claims.unavailable.values():
-            if claim.metadata.name != IN_MEMORY and may_be_freed_for(claim, pod):
+            if claim.status.allocation is not None and is_concerned(claim, pod):  # one in flight is not freed
                 return FreeClaim(claim=_name_of(claim))
         return None if claims.stale is None else FreeClaim(claim=_name_of(claims.stale), is_deleted=True)
 
@@ -311,8 +321,12 @@ class DynamicResources(
         }
 
     def reserved(self, state: CycleState) -> Allocations:
+        """Those of claims that were allocated before too, which people read in the Decision."""
         found = state.find(RESERVED)
-        return {} if found is None else {claim.metadata.uid: as_proposed(given) for claim, given in found.given}
+        if found is None:
+            return {}
+        shared = ((claim, claim.status.allocation) for claim in found.shared)
+        return {claim.metadata.uid: as_proposed(given) for claim, given in (*found.given, *shared) if given is not None}
 
     def reserve(self, state: CycleState, pod: Pod, node: str) -> Status:
         """Allocate on the node by the binder's own ledger, and assume the allocations there."""
@@ -384,11 +398,12 @@ class DynamicResources(
         if reserved is None:
             return SUCCESS
         snapshot = state.read(SNAPSHOT)
-        claims = resolved_claims(pod, snapshot.objects(ResourceClaim))
+        shown = snapshot.objects(ResourceClaim)
+        claims = resolved_claims(pod, shown)
         if isinstance(claims, Status):
             return claims
         if reserved.extended is not None:
-            made = ExtendedClaims.of(snapshot).of_pod(pod.uid)
+            made = shown.named(extended_claim_name(pod), pod.metadata.namespace)
             if made is None:
                 return Status.unschedulable(f"claim for extended resources of {pod.key} got deleted in the meantime")
             claims = (*claims, made)
@@ -409,14 +424,19 @@ class DynamicResources(
         taken = _taken_before(claim, allocation, snapshot) if reserved.is_made_for(claim, pod) else ""
         if taken:
             return Status.unschedulable(f"device {taken} was given to another claim by another scheduler")
-        binding, error = binding_of(claim, allocation)
-        if binding is BindingState.FAILED:
-            return Status.error(error)
-        if binding is BindingState.DONE:
+        problem = self._binding_problem(claim, allocation, snapshot.live.now)
+        if problem:
+            return Status.error(problem)
+        if binding_of(claim, allocation)[0] is BindingState.DONE:
             return SUCCESS
-        if is_too_late(allocation, snapshot.live.now, self.wait_seconds):
-            return Status.error(f"device binding timeout: claim={claim.metadata.name}")
         return Status(Code.WAIT, ("its devices are not bound yet",))
+
+    def _binding_problem(self, claim: ResourceClaim, allocation: AllocationResult, now: float) -> str:
+        """Why the devices of the claim were not bound; empty while they may be."""
+        binding, error = binding_of(claim, allocation)
+        if binding is BindingState.PENDING and is_too_late(allocation, now, self.wait_seconds):
+            return f"device binding timeout: claim={claim.metadata.name}"
+        return error
 
     def remedy(self, state: CycleState, pod: Pod, nodes: RejectedNodes) -> Iterable[RemedySentence]:
         """A sentence per request and obstacle, and per claim whose devices are elsewhere."""
@@ -429,7 +449,9 @@ class DynamicResources(
                 answers.find(nodes.rows)
                 yield from remedies_of(answers, named, nodes, among & (answers.codes[nodes.rows] != FITS))
         for claim, allocation, terms in claims.allocated:
-            if terms is not None and (elsewhere := ~terms_mask(terms, nodes)).any():
+            if problem := self._binding_problem(claim, allocation, nodes.snapshot.live.now):
+                yield of_unbound(claim, allocation, problem)
+            elif terms is not None and (elsewhere := ~terms_mask(terms, nodes)).any():
                 yield of_allocated(claim, allocation, elsewhere)
 
     def events(self) -> Sequence[EventHint]:
@@ -474,7 +496,7 @@ class DynamicResources(
         asked = {name: amount for name, amount in amounts.items() if amount and may_be_served(name)}
         if any(classes.class_of(name) is not None for name in asked):
             claims.extended = asked
-            claims.stale = ExtendedClaims.of(snapshot).of_pod(pod.uid)
+            claims.stale = ExtendedClaims.of(snapshot).of_pod(pod)
 
     def _answers(
         self, claims: PodClaims, pod: Pod, served: frozenset[str]
@@ -489,12 +511,10 @@ class DynamicResources(
         rejected: Mask = np.zeros(len(nodes), dtype=np.bool_)
         now = nodes.snapshot.live.now
         for claim, allocation, terms in claims.allocated:
-            binding, _ = binding_of(claim, allocation)
-            is_failed = binding is BindingState.FAILED or (
-                binding is BindingState.PENDING and is_too_late(allocation, now, self.wait_seconds)
-            )
             # Of a pod that is being bound, PreBind says so, because that is an error.
-            if is_failed and not claims.allocator.ledger.holds(claim.metadata.uid, pod.uid):
+            if self._binding_problem(claim, allocation, now) and not claims.allocator.ledger.holds(
+                claim.metadata.uid, pod.uid
+            ):
                 mask: Mask = np.ones(len(nodes), dtype=np.bool_)
             elif terms is None:
                 continue
@@ -609,8 +629,11 @@ def _concerns(pod: Pod, snapshot: Snapshot) -> bool:
 
 
 def _after_claim_change(pod: Pod, old: object, new: object) -> bool:
-    """A claim is deallocated, whosever it is, or a claim of the pod is new or has another status."""
-    if _frees_devices(old, new):
+    """A claim is deallocated, whosever it is, or a claim of the pod is new or has another status.
+
+    That of its extended resources rejects it until it is gone.
+    """
+    if _frees_devices(old, new) or (new is None and isinstance(old, ResourceClaim) and extended_pod(old) == pod.uid):
         return True
     if not isinstance(new, ResourceClaim) or (new.metadata.namespace, new.metadata.name) not in names_of_claims(pod):
         return False
@@ -627,11 +650,15 @@ def _frees_devices(old: object, new: object) -> bool:
 def _claims_of(old: object, new: object) -> Values:
     if _frees_devices(old, new):
         return None
-    return {(each.metadata.namespace, each.metadata.name) for each in (old, new) if isinstance(each, ResourceClaim)}
+    claims = [each for each in (old, new) if isinstance(each, ResourceClaim)]
+    return {
+        *((each.metadata.namespace, each.metadata.name) for each in claims),
+        *(pod for each in claims if (pod := extended_pod(each))),
+    }
 
 
 def _claim_index() -> ValueIndex:
-    return ValueIndex(names_of_claims, _claims_of)
+    return ValueIndex(lambda pod: {*names_of_claims(pod), pod.uid}, _claims_of)
 
 
 def _is_itself(pod: Pod, _: object, new: object) -> bool:

@@ -20,9 +20,10 @@ from berth.api.devices import (
     ExpressionSelector,
     ResourceClaim,
     refusal,
+    refusal_together,
 )
 from berth.cluster.devices.pools import PooledDevice
-from berth.plugins.dynamicresources.selectors import Answers, SelectorAnswers
+from berth.plugins.dynamicresources.selectors import MOST_COST, Answers, SelectorAnswers
 
 # The claim's namespace and name in a text that is kept for all claims with the same spec.
 CLAIM: Final = "\0{}\0"
@@ -55,11 +56,13 @@ class Request:
     capacity: Mapping[str, str | int | float]
     constraints: tuple[int, ...]
 
-    def tolerates(self, taints: Sequence[DeviceTaint] | None) -> bool:
-        return not taints or all(
-            taint.effect not in _BLOCKING or any(_tolerates(each, taint) for each in self.tolerations)
-            for taint in taints
-        )
+    def blocking(self, taints: Sequence[DeviceTaint] | None) -> list[DeviceTaint]:
+        """The taints that keep the request from a device."""
+        return [
+            taint
+            for taint in taints or ()
+            if taint.effect in _BLOCKING and not any(_tolerates(each, taint) for each in self.tolerations)
+        ]
 
 
 def _tolerates(toleration: DeviceToleration, taint: DeviceTaint) -> bool:
@@ -123,17 +126,20 @@ def compile_plan(
     """Compile the specs of the claims.
 
     Raises:
-        PlanError: a claim asks for something that this release does not know.
+        PlanError: a claim asks for something that this release does not know, or they ask for too much.
     """
+    if problem := refusal_together(claims):
+        raise PlanError(problem)
     compiler = _Compiler(class_of)
     steps = tuple(compiler.steps_of(i, claim) for i, claim in enumerate(claims))
+    allowance = MOST_COST // max(1, len(compiler.expressions))
     return Plan(
         specs=tuple(claims),
         steps=steps,
         requests=tuple(compiler.requests),
         constraints=tuple(compiler.constraints),
         constraint_errors=tuple(compiler.constraint_errors),
-        expressions=tuple(answers.of(each) for each in compiler.expressions),
+        expressions=tuple(answers.of(each, allowance) for each in compiler.expressions),
     )
 
 

@@ -17,15 +17,15 @@ from berth.plugins.dynamicresources.candidates import Candidates
 from berth.plugins.dynamicresources.requests import CLAIM, Plan, Request
 from berth.plugins.dynamicresources.usage import Choice, Free, SearchError, Usage
 
-# Devices looked at in the search of one node, about 20 ms of work. The usual search looks at some tens. The same number
-# everywhere, so that every scorer, the binder and a replay end a search at the same place.
+# Devices looked at in the search of one node, 20 to 130 ms of work. The usual search looks at some tens. The same
+# number everywhere, so that every scorer, the binder and a replay end a search at the same place.
 MOST_STEPS: Final = 20_000
 # Points of the first alternative of a request; each later one has one less.
 MOST_POINTS: Final = 8
 
 CANNOT_ALLOCATE: Final = "cannot allocate all claims"
 INVALID_POOLS: Final = "invalid resource pools were encountered"
-TOO_MANY_STEPS: Final = f"gave up allocating claims after looking at {MOST_STEPS} devices"
+TOO_MANY_STEPS: Final = "gave up allocating claims after looking at too many devices"
 
 
 @dataclass(frozen=True, slots=True)

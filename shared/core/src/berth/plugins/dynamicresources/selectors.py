@@ -11,17 +11,23 @@ import numpy.typing as npt
 
 from berth.api.devices import DeviceAttribute
 from berth.cel.errors import CELError
+from berth.cel.library.costs import COST_LIMIT
 from berth.cel.selector import Attribute, DeviceSelector, compile_selector
 from berth.cel.selector import Device as AskedDevice
 from berth.cel.values import Failed, Quantity, Semver
 from berth.cluster.devices.columns import DeviceColumns, Path, Reader, distinct
 from berth.cluster.devices.pools import EXISTS, IS_ODD, DevicePools, PooledDevice
 
-# Expressions whose answers are kept; each has a byte per device of the cluster.
-_MOST_EXPRESSIONS: Final = 512
+# Expressions whose answers are kept, and of all plans that are; each has a byte per device of the cluster.
+MOST_EXPRESSIONS: Final = 512
 # Answers of an expression about devices that are not alike to it.
 _MOST_ALIKE: Final = 16_384
 _UNKNOWN, NO, YES, FAILED = range(4)
+# Cost that the expressions of a plan may have together, in Kubernetes' units: two seconds of work, which the search
+# does without a pause on the nodes of one pod. Then their evaluations end at _CHEAP. Up to that cost, half a
+# millisecond, they do not count: the usual one costs 10.
+MOST_COST: Final = 2 * COST_LIMIT
+_CHEAP: Final = 500
 
 
 Numbers = npt.NDArray[np.intp]  # of devices
@@ -38,6 +44,7 @@ class Answers:
 
     def __init__(self, expression: str, pools: DevicePools, columns: DeviceColumns) -> None:
         self.expression = expression
+        self.allowance = MOST_COST
         self._pools = pools
         self._columns = columns
         self._numbering = pools.numbering
@@ -137,7 +144,9 @@ class Answers:
         asked = _asked_device(device, self._reads.names)
         if asked.problem is not None:
             return f"CEL runtime error: {asked.problem}"
-        evaluation = self._compiled.evaluate(asked)
+        evaluation = self._compiled.evaluate(asked, limit=max(_CHEAP, min(COST_LIMIT, self.allowance)))
+        if evaluation.cost > _CHEAP:
+            self.allowance -= evaluation.cost
         return evaluation.matches if evaluation.error is None else f"CEL runtime error: {evaluation.error.reason}"
 
 
@@ -157,14 +166,16 @@ class SelectorAnswers:
         self.columns = DeviceColumns(pools)
         self._answers: OrderedDict[str, Answers] = OrderedDict()
 
-    def of(self, expression: str) -> Answers:
+    def of(self, expression: str, allowance: int) -> Answers:
+        """The answers of an expression, which may cost no more from now on."""
         known = self._answers.get(expression)
         if known is None:
             known = self._answers[expression] = Answers(expression, self._pools, self.columns)
-            if len(self._answers) > _MOST_EXPRESSIONS:
+            if len(self._answers) > MOST_EXPRESSIONS:
                 self._answers.popitem(last=False)
         else:
             self._answers.move_to_end(expression)
+        known.allowance = min(known.allowance, allowance)
         return known
 
 

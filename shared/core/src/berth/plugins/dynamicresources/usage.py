@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from berth.cluster.devices.ledger import DeviceLedger
-from berth.cluster.devices.pools import Amount, Counters, DevicePools, NodePool, PooledDevice, PoolKey
+from berth.cluster.devices.pools import Amount, Counters, DevicePools, NodePool, PooledDevice, PooledSlice, PoolKey
 from berth.plugins.dynamicresources.candidates import Candidates
 from berth.plugins.dynamicresources.requests import CLAIM, Plan, Request
 
@@ -31,14 +31,14 @@ class Free:
     def __init__(self, pools: DevicePools, ledger: DeviceLedger) -> None:
         self.ledger = ledger
         self._pools = pools
-        self._counters: dict[PoolKey, Counters] = {}
+        self._counters: dict[tuple[PoolKey, int], Counters] = {}  # by pool and generation
 
-    def counters_of(self, pool: PoolKey) -> Counters:
-        known = self._counters.get(pool)
+    def counters_of(self, part: PooledSlice) -> Counters:
+        known = self._counters.get((part.pool, part.generation))
         if known is None:
-            known = self._counters[pool] = dict(self._pools.counters_of(pool))
-            for name in self.ledger.in_use(pool):
-                device = self._pools.device(pool, name)
+            known = self._counters[part.pool, part.generation] = dict(self._pools.counters_of(part))
+            for name in self.ledger.in_use(part.pool):
+                device = self._pools.device(part.pool, name, part.generation)
                 for counter, amount in ((device.consumes if device is not None else None) or {}).items():
                     if counter in known:
                         known[counter] -= amount
@@ -98,6 +98,14 @@ class Usage:
             amount + given.get(name, 0) + chosen.get(name, 0) <= device.capacities[name]
             for name, amount in needed.get(request.number, {}).items()
         )
+
+    def is_busy(self, request: Request, position: int) -> bool:
+        """Whether another claim has the whole device; administrators get it all the same."""
+        return self._busy[position] and not request.is_admin
+
+    def has_counters(self, request: Request, position: int) -> bool:
+        """Whether the counters that the device would consume are left."""
+        return not self._takes_counters(request, position) or self._has_counters(position)
 
     def take(self, request: Request, position: int, *, must: bool = False) -> bool:
         """Take the device if it can be had. ``must``: the request has no other device to try.
@@ -159,7 +167,7 @@ class Usage:
 
     def _has_counters(self, position: int) -> bool:
         device = self._devices[position]
-        free, used = self._free.counters_of(device.part.pool), self._counters.get(device.part.pool, {})
+        free, used = self._free.counters_of(device.part), self._counters.get(device.part.pool, {})
         return all(
             counter in free and amount + used.get(counter, 0) <= free[counter]
             for counter, amount in (device.consumes or {}).items()

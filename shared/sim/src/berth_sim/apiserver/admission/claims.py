@@ -49,6 +49,27 @@ def _counted(request: JsonObject) -> JsonObject:
     return {**request, "allocationMode": mode, **count}
 
 
+def without_old_reports(kind: SimulatedKind, before: JsonObject, after: JsonObject) -> JsonObject:
+    """A claim without what drivers have reported about devices that it had before."""
+    if kind is not RESOURCE_CLAIMS or not (after.get("status") or {}).get("devices"):
+        return after
+    gone = {*_devices(before)} - {*_devices(after)}
+    if not gone:
+        return after
+    left = [each for each in after["status"]["devices"] if _device(each) not in gone]
+    status = {name: value for name, value in after["status"].items() if name != "devices"}
+    return {**after, "status": {**status, "devices": left} if left else status}
+
+
+def _devices(claim: JsonObject) -> Iterator[tuple[Any, ...]]:
+    allocation = (claim.get("status") or {}).get("allocation") or {}
+    return map(_device, (allocation.get("devices") or {}).get("results") or ())
+
+
+def _device(named: JsonObject) -> tuple[Any, ...]:
+    return tuple(named.get(part) for part in ("driver", "pool", "device", "shareID"))
+
+
 def check_update(kind: SimulatedKind, before: JsonObject, after: JsonObject) -> None:
     """Reject a change of an immutable field, and a status of a claim that contradicts itself.
 
