@@ -255,14 +255,15 @@ async def test_claims_that_can_be_read_only_later_are_fenced_by_a_new_leadership
 ):
     """A former leader may have had the right, and a write of it may still land."""
     faults = simulated_cluster.simulated.faults
-    for kind in WATCHED_KINDS:
-        if kind.is_optional:
-            faults.inject(Reject(verb="list", resource=kind.plural, count=None, user="berth"))
     async with binder_world(simulated_cluster, nats_bus_under_test.bus, DeviceWorld) as world:
         await world.made(f"{RESOURCES}/deviceclasses", {"metadata": {"name": world.device_class}, "spec": {}})
         node = await world.add_node_with_devices(1)
         await world.add_claim("a")
         plain, pod = await world.add_pod("plain", cpu="10m"), await world.using("web", "a")
+        await (await world.leading_binder()).kill()
+        for kind in WATCHED_KINDS:
+            if kind.is_optional:
+                faults.inject(Reject(verb="list", resource=kind.plural, count=None, user="berth"))
         await world.leading_binder()
         await world.rank(plain, node)
         first = await world.decision(plain)
