@@ -156,11 +156,18 @@ class Devices:
         if one not in self.wanted:
             return
         self.wanted.remove(one)
+        # The judge must know whose deletion it sees.
+        while not self._are_known(one):  # noqa: ASYNC110 - etcd's history has no event to wait for
+            await asyncio.sleep(LOOK_SECONDS)
         await self.work.delete_pods(one.pods)
         if one.claim and not for_good and self.chance.random() < ENDING:
             await self._add(Wanted(form=NAMED, pods=[f"gpu-{next(self._numbers):05}-0"], claim=one.claim))
         elif one.claim:
             self._ended_claims.add(one.claim)
+
+    def _are_known(self, one: Wanted) -> bool:
+        known = {pod.name.rpartition("/")[2] for pod in self.work.world.judge.pods.values()}
+        return known.issuperset(one.pods)
 
     def _is_given(self, one: Wanted) -> bool:
         """Whether all of its pods are bound."""
