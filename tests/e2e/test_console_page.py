@@ -417,8 +417,47 @@ def a_node(pods: int) -> dict[str, object]:
         "unschedulable": False,
         "allocatable": {**amounts, "pods": 110},
         "requested": {"cpu": 100 * pods, "memory": 0, "pods": pods},
+        "devices": {"number": 0, "in_use": 0, "listed": []},
         "pods": [{**placed, "name": f"web-{number}"} for number in range(pods)],
     }
+
+
+def a_device(name: str, *users: str, **more: object) -> dict[str, object]:
+    line = {"driver": "gpu.example.com", "pool": "n0", "device": name, "node": "n0", "taints": [], "state": ""}
+    return {**line, "used_by": users, "attributes": {"model": "h100"}, "capacity": {"memory": "80Gi"}, **more}
+
+
+async def test_a_nodes_devices_have_their_users_and_what_keeps_pods_from_them(told: ToldConsole, driver: WebDriver):
+    listed = [
+        a_device("gpu-0", "default/web", "claim default/idle"),
+        a_device("gpu-1", taints=["worn:NoSchedule"]),
+        a_device("nic", pool="rack", state="its pool is being updated", attributes={}, capacity={}),
+    ]
+    told.answer("/api/nodes/n0", {**a_node(1), "devices": {"number": 9, "in_use": 1, "listed": listed}})
+    await go(driver, f"{told.url}#/node/n0")
+    await see(driver, "aside", "Devices, 1 of 9 in use.*and 6 more.*Pods, the latest first")
+    await see(driver, ".devices li:nth-child(1)", "^gpu-0: default/web, claim default/idle\nmodel h100, memory 80Gi$")
+    await see(driver, ".devices li:nth-child(2)", "^gpu-1: free\nmodel h100, memory 80Gi\ntaint worn:NoSchedule$")
+    await see(driver, ".devices li:nth-child(3)", "^rack/nic: free\nits pool is being updated$")
+    links = driver.find_elements(By.CSS_SELECTOR, ".devices a")
+    assert [each.get_attribute("href").partition("#")[2] for each in links] == ["/pod/default/web"]
+
+
+async def test_a_pod_has_its_devices_with_their_claims(told: ToldConsole, driver: WebDriver):
+    shared = a_device("gpu-0", "default/web", "default/other")
+    given = [
+        {**shared, "claim": "default/both", "request": "gpu"},
+        {**a_device("gpu-9", node="", state="in no slice"), "claim": "", "request": "r"},
+    ]
+    told.answer(f"{POD}/why", {**DECIDED, "outcome": "bound", "given": given})
+    told.answer(f"{POD}/trace", {"messages": []})
+    told.answer(f"{POD}/queue", {"pod": "default/web", "queued": None, "sentences": []})
+    await go(driver, f"{told.url}#/pod/default/web")
+    await see(driver, ".card", "^Its devices")
+    await see(
+        driver, ".card tbody tr:nth-child(1)", "gpu.example.com/n0/gpu-0.*shared with default/other.*n0.*request gpu"
+    )
+    await see(driver, ".card tbody tr:nth-child(2)", "gpu-9.*in no slice.*deleted")
 
 
 async def test_a_node_is_read_anew_while_its_labels_are_open_and_the_focus_stays(told: ToldConsole, driver: WebDriver):
@@ -807,10 +846,18 @@ async def test_nothing_is_cut_off_at_400_pixels(told: ToldConsole):
             [1.0, "packed", "default", f"web-{long}", "berth", "node", f"node-{long}", "n1", 3, 2, "", "bound", "n0"]
         ],
     )
+    device = a_device(long, f"default/{long}", pool=long, attributes={long: long}, taints=[f"{long}:NoSchedule"])
+    told.answer("/api/nodes/n0", {**a_node(1), "devices": {"number": 1, "in_use": 1, "listed": [device]}})
     told.answer("/api/queue", a_list(a_pod_in_the_queue(f"web-{long}", message=f"0/2 nodes: {long}", attempts=3)))
     told.answer(
         f"{POD}/why",
-        {**DECIDED, **ranked(node="n2"), "outcome": "bound", "sentences": [f"default/web is on n2 {long}"]},
+        {
+            **DECIDED,
+            **ranked(node="n2"),
+            "outcome": "bound",
+            "sentences": [f"default/web is on n2 {long}"],
+            "given": [{**device, "claim": f"default/{long}", "request": long}],
+        },
     )
     told.answer(f"{POD}/trace", {"messages": []})
     told.answer(f"{POD}/queue", waits(remedies=[{"plugin": "NodeResourcesFit", "text": f"asks for {long}"}]))
@@ -821,6 +868,7 @@ async def test_nothing_is_cut_off_at_400_pixels(told: ToldConsole):
         "shadow": (".rows", "packed"),
         "pod/default/web": (".candidates", "n2"),
         "cluster": (".latest", "unschedulable"),
+        "node/n0": (".devices", "NoSchedule"),
     }
     with browser(width=400, height=860) as narrow:
         for view, (selector, pattern) in shown.items():

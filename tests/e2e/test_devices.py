@@ -43,7 +43,7 @@ async def test_devices_are_given_to_pods_freed_when_they_end_and_given_again(tmp
             why = told("why", f"{seen.namespace}/{late}", of=berth)
             assert re.search("none of 4 matches on 2 nodes .* where 4 do not meet", why), why
             assert re.search("4 of 4 match on 2 nodes .* where .*/gpu-0 is taken by ", why), why
-            assert sum(bool(each["usedBy"]) for each in listed(berth)) == 4
+            assert sum(bool(each["used_by"]) for each in listed(berth)) == 4
             first = next(name for name in names if name != late)
             freed = given[first]
             assert f"its devices: {freed}" in told("why", f"{seen.namespace}/{first}", of=berth)
@@ -60,7 +60,7 @@ async def test_devices_are_given_to_pods_freed_when_they_end_and_given_again(tmp
             for name in await seen.pods():
                 await seen.delete_pod(name)
             await eventually(lambda: without_claims(seen), "the claims of ended pods to be deleted")
-            assert not any(each["usedBy"] for each in listed(berth))
+            assert not any(each["used_by"] for each in listed(berth))
 
 
 async def test_a_pod_waits_for_the_claim_that_it_names(tmp_path: Path):

@@ -243,6 +243,13 @@ async def test_every_part_of_an_allocation_is_taken_by_the_api_server(world):
     )
     assert (nic["request"], nic["bindingConditions"]) == ("nic/any", ["ready"])
     assert len(status["allocation"]["devices"]["config"]) == 2
+
+    async def is_told() -> bool:
+        events = (await world.cluster.api.get(world.cluster.api.events)).body["items"]
+        note = f"waiting for binding conditions for device on node {node}"
+        return ("BindingConditionsPending", note) in [(each["reason"], each["message"]) for each in events]
+
+    await world.until(is_told)
     condition = {"type": "ready", "status": "True", "reason": "R", "message": "", "lastTransitionTime": NOW}
     reported = [{"driver": DRIVER, "pool": node, "device": "nic-0", "conditions": [condition]}]
     answer = await world.cluster.api.patch(f"{world.claims}/a/status", {"status": {"devices": reported}})

@@ -11,9 +11,11 @@ from contextlib import asynccontextmanager
 from types import SimpleNamespace
 
 import aiohttp
+import msgspec
 import pytest
 
 from berth.api.config.configuration import KubeSchedulerConfiguration
+from berth.api.devices import ResourceSlice
 from berth.messages.attempts import Candidate, encode
 from berth.messages.shadow import ShadowComparison, ShadowResult, ShownRanking
 from berth.profiles.configuration import read_configuration
@@ -234,6 +236,20 @@ async def test_a_node_is_answered_from_the_mirror_and_nothing_invisible_is_in_it
     assert "\u202e" not in text
     assert json.loads(text)["labels"] == {"said": "left\u202eright"}
     assert (await open_console.ask("/api/nodes/b"))[0] == 404
+
+
+async def test_a_nodes_devices_are_answered_with_the_node(open_console: Client):
+    snapshot = open_console.feed.model.mirror.snapshot
+    snapshot.set_node(a_node("a"))
+    pool = {"name": "a", "generation": 1, "resourceSliceCount": 1}
+    devices = [{"name": "gpu-0", "attributes": {"said": {"string": "left\u202eright"}}}]
+    body = {"metadata": {"name": "s"}, "spec": {"driver": "d", "pool": pool, "nodeName": "a", "devices": devices}}
+    snapshot.objects(ResourceSlice).set("s", msgspec.convert(body, ResourceSlice))
+    status, text = await open_console.ask("/api/nodes/a")
+    found = json.loads(text)["devices"]
+    assert (status, found["number"], found["in_use"]) == (200, 1, 0)
+    assert found["listed"][0]["attributes"] == {"said": "left\u202eright"}
+    assert "\u202e" not in text
 
 
 async def test_a_difference_of_a_shadow_is_answered_with_both_rankings(open_console: Client):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+import berth.kube.informers
 from berth.api.kinds import NODE, OPTIONAL_KINDS, POD, RESOURCE_CLAIM, WATCHED_KINDS
 from berth.kube.informers import FRESH_SECONDS, Informers
 from berth.kube.listwatch import Upserted
@@ -67,6 +68,18 @@ async def test_only_a_kind_of_which_nothing_was_heard_is_listed_again(world, cli
         pass
     await informers.refresh()
     assert (client.lists[NODE.path], client.lists[POD.path]) == (2, 1)
+
+
+async def test_every_kind_is_listed_again_once_the_api_server_has_an_older_store(world, client, monkeypatch):
+    """As after etcd was restored: what was reached says nothing about the objects that are there now."""
+
+    async def present(*_: object) -> str:
+        return "1"
+
+    monkeypatch.setattr(berth.kube.informers, "present_version", present)
+    informers, *_ = world
+    await informers.become_current(POD, 1)
+    assert (client.lists[NODE.path], client.lists[POD.path]) == (2, 2)
 
 
 @pytest.mark.parametrize(

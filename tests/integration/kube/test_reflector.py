@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import itertools
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -63,6 +64,19 @@ class Heard:
             while not condition():
                 self._new.clear()
                 await self._new.wait()
+
+
+class Hours:
+    """A clock by which an hour passes whenever it is read."""
+
+    def __init__(self) -> None:
+        self._read = itertools.count()
+
+    def now(self) -> float:
+        return 3600.0 * next(self._read)
+
+    async def sleep(self, seconds: float) -> None:
+        del seconds
 
 
 class Pauses:
@@ -524,6 +538,24 @@ async def test_watch_that_ends_as_soon_as_it_begins_is_a_failure():
     async with _scripted(script, QUICK, clock) as (reflector, _):
         await clock.begun()
         assert reflector.status.last_error == "watching 'pod': it ended right after its start"
+
+
+@pytest.mark.parametrize(("present", "lists"), [("90", 2), ("100", 1)])
+async def test_watch_without_a_line_leads_to_a_new_list_if_the_store_is_older(present: str, lists: int):
+    """A restored etcd has lower versions: the API server sends nothing until they are reached, not even a bookmark."""
+    asked = []
+
+    async def script(request: web.Request) -> web.StreamResponse:
+        asked.append(dict(request.query))
+        if "watch" not in request.query:
+            return _listing(present if len(asked) > 1 else "100")
+        if len(asked) > 3:
+            return await _for_ever(request)
+        return await stream(request)
+
+    async with _scripted(script, QUICK, Hours()) as (_, heard):
+        await heard.until(lambda: len(heard.of(Current)) >= 2)
+    assert ([each.get("limit") for each in asked][2], len(heard.of(Listed))) == ("1", lists)
 
 
 async def test_pauses_grow_and_start_small_again_after_a_watch_that_gave_something():

@@ -13,10 +13,12 @@ from berth.api.pod import Container, Pod, PodResourceClaim, ResourceRequirements
 from berth.framework.interface import ClaimName, FreeClaim, ReleaseClaim
 from berth.kube.listwatch import Deleted, Listed, Upserted
 from berth.messages.attempts import Outcome, Reason
+from berth_binder.eventrecorder import event_of
 from berth_binder.events import (
     NO_ANSWER,
     PodShown,
     PostBinding,
+    RecordEvent,
     ReleaseAnswer,
     ReleaseClaims,
     RequestFailed,
@@ -419,6 +421,9 @@ def test_the_binding_waits_for_conditions_of_devices(world, kind, outcome):
     world.show(nominated(pod, "n3", 11))
     assert (world.outcomes, world.posts) == (["waiting"], [])
     assert world.decisions[-1].message == "waiting for DynamicResources: its devices are not bound yet"
+    (recorded,) = [event_of(each.decision, each.pod) for each in world.effects if isinstance(each, RecordEvent)]
+    assert (recorded.type, recorded.reason, recorded.action) == ("Normal", "BindingConditionsPending", "Scheduling")
+    assert recorded.note == "waiting for binding conditions for device on node n3"
     world.show_claim(condition(kind, 8, allocation, pod))
     world.wait(1)
     assert world.posts == ([] if outcome else [("web", "n3")])

@@ -8,10 +8,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from berth.api.devices import DeviceClass, ResourceClaim, ResourceSlice
+from berth.api.devices import (
+    AllocationResult,
+    DeviceAllocationResult,
+    DeviceClass,
+    DeviceRequestAllocationResult,
+    ResourceClaim,
+    ResourceSlice,
+)
 from berth.api.pod import Pod, PodResourceClaim
 from berth.cluster.snapshot import Snapshot
-from berth_cli.commands.devices import device_lines, device_list
+from berth_cli.commands.devices import device_lines, device_list, devices_of_pod
+from berth_cli.options import NotFoundError
 from berth_cli.remedies.rejections import remedies_of
 from harness.builders.objects import a_node, a_pod
 from harness.builders.profiles import default_profile
@@ -82,8 +90,48 @@ def test_each_device_has_its_node_and_its_users():
     ]
     lines = printed(*device_lines(found, rows=3))
     assert lines[0] == "4 devices, 2 in use"
-    assert ["d", "node-1", "gpu-1", "node-1", "claim", "default/idle"] in words(lines)
+    assert ["d", "node-1", "gpu-1", "node-1", "model", "h100", "claim", "default/idle"] in words(lines)
     assert "1 more" in lines[-1]
+
+
+def test_devices_have_attributes_and_what_keeps_pods_from_them():
+    snapshot = a_cluster()
+    large = {"capacity": {"d/memory": {"value": "80Gi"}}, "taints": [WORN, {"key": "noted", "effect": "None"}]}
+    change_devices(snapshot, "node-1", lambda i: large if i else {})
+    change(snapshot, "node-2", lambda body: body["spec"]["pool"].update(resourceSliceCount=2))
+    take(snapshot, "node-1/gpu-9")
+    found = device_list(snapshot)
+    assert [(each.device, each.attributes, each.capacity, each.taints, each.state) for each in found.devices] == [
+        ("gpu-9", {}, {}, [], "in no slice"),
+        ("gpu-0", {"model": "h100"}, {}, [], ""),
+        ("gpu-1", {"model": "h100"}, {"memory": "80Gi"}, ["worn=much:NoExecute"], ""),
+        ("gpu-0", {"model": "a100"}, {}, [], "its pool is being updated"),
+        ("gpu-1", {"model": "a100"}, {}, [], "its pool is being updated"),
+    ]
+    lines = "\n".join(printed(*device_lines(found, rows=None), width=200))
+    assert "model h100, memory 80Gi" in lines
+    assert "taint worn=much:NoExecute" in lines
+    assert "default/user-of-gpu-9" in lines
+    of_node = device_list(snapshot, "node-1").devices
+    assert [(each.device, each.node, each.state) for each in of_node] == [
+        ("gpu-0", "node-1", ""),
+        ("gpu-1", "node-1", ""),
+        ("gpu-9", "node-1", "in no slice"),
+    ]
+    with pytest.raises(NotFoundError, match="the mirror has no such node"):
+        device_list(snapshot, "node-9")
+
+
+def test_a_pods_devices_are_those_of_its_claims_and_else_those_of_its_decision():
+    snapshot = a_cluster(*USED)
+    (found,) = devices_of_pod(snapshot, "uid-train-2", {})
+    assert (found.claim, found.request, found.pool, found.device) == ("default/a", "r", "node-1", "gpu-0")
+    assert (found.used_by, found.attributes) == (["default/train-1", "default/train-2"], {"model": "h100"})
+    result = DeviceRequestAllocationResult(request="r", driver="d", pool="gone", device="gpu-7")
+    decided = {"uid-deleted": AllocationResult(devices=DeviceAllocationResult(results=[result]))}
+    (found,) = devices_of_pod(snapshot, "uid-nobody", decided)
+    assert (found.claim, found.pool, found.device, found.state) == ("", "gone", "gpu-7", "in no slice")
+    assert devices_of_pod(snapshot, "uid-nobody", {}) == []
 
 
 def test_devices_of_one_node_and_a_slice_that_is_left_out():

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from berth.errors import DecodeError
-from berth.kube.informers import ReflectorPositions
+from berth.kube.informers import OlderStoreError, ReflectorPositions
 
 
 def test_list_and_bookmark_move_only_what_is_reached():
@@ -53,6 +53,17 @@ async def test_waiting_for_what_has_been_reached_ends_at_once():
     positions = ReflectorPositions()
     positions.listed("10", newest_object=3)
     await asyncio.wait_for(positions.wait("10"), timeout=1)
+
+
+async def test_waiting_for_a_version_of_a_store_that_is_gone_ends_with_an_error():
+    positions = ReflectorPositions()
+    positions.listed("100", newest_object=90)
+    waits = asyncio.create_task(positions.wait("110"))
+    await asyncio.sleep(0)
+    positions.listed("50", newest_object=40)
+    with pytest.raises(OlderStoreError, match="the API server has an older store: resourceVersion 50 after 100"):
+        await waits
+    await positions.wait("45")
 
 
 async def test_who_gave_up_waiting_is_in_nobodys_way():

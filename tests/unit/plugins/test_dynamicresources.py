@@ -16,9 +16,9 @@ from berth.api.pod import Pod, PodResourceClaim, PodResourceClaimStatus
 from berth.cluster.devices.ledger import DeviceLedger
 from berth.framework.cycle import rank
 from berth.framework.events import Action, ClusterEvent, Resource
-from berth.framework.interface import SNAPSHOT, ClaimName, CreateClaim, ReleaseClaim
+from berth.framework.interface import SNAPSHOT, ClaimName, CreateClaim, ReleaseClaim, ReserveClaim
 from berth.framework.status import Code, CycleState
-from berth.plugins.dynamicresources.plugin import DynamicResources, DynamicResourcesArgs
+from berth.plugins.dynamicresources.plugin import DEALLOCATED, STILL_NOT, DynamicResources, DynamicResourcesArgs
 from harness.builders.objects import a_node, a_pod, first_attempt, pod_requesting
 from harness.builders.profiles import default_profile
 from harness.worlds.queueing_hints import may_help
@@ -310,6 +310,17 @@ def test_pre_bind_waits_for_binding_conditions(condition, now, code, text):
     assert (status.code, ", ".join(status.reasons)) == (code, text)
 
 
+# PostFilter
+
+
+@pytest.mark.parametrize(("wanted", "freed"), [(1, DEALLOCATED), (2, STILL_NOT)])
+def test_an_idle_claim_is_freed_only_where_the_other_claims_can_be_allocated(wanted, freed):
+    world = world_of([slice_of("n2", gpus(1))], claim_of("idle"), claim_of("b", exactly("r", count=wanted)))
+    term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["gone"]}]}
+    world.set_status("default/idle", {"allocation": {"devices": {}, "nodeSelector": {"nodeSelectorTerms": [term]}}})
+    assert f". {freed}, preemption: " in ranked(world, pod_with("idle", "b")).message
+
+
 # Extended resources
 
 
@@ -420,7 +431,7 @@ def partitioned(driver: str, node: str = "n1") -> list[Json]:
     consumed = [{"counterSet": "memory", "counters": {"slots": {"value": "1"}}}]
     devices = [{"name": f"half-{i}", "consumesCounters": consumed} for i in range(2)]
     counters = [{"name": "memory", "counters": {"slots": {"value": "1"}}}]
-    of_counters = slice_of(node, [], driver, 2, name=f"{driver}-counters", sharedCounters=counters)
+    of_counters = slice_of(node, [], driver, 2, name=f"{driver}-{node}-counters", sharedCounters=counters)
     del of_counters["spec"]["devices"]
     return [slice_of(node, devices, driver, 2), of_counters]
 
@@ -452,6 +463,64 @@ def test_slices_that_disagree_on_their_number_are_invalid():
     slices = [slice_of("n1", gpus(1), name="a", count=2), slice_of("n1", [{"name": "x"}], name="b", count=3)]
     message = ranked(world_of(slices, claim_of("a")), pod_with("a")).message
     assert "1 invalid resource pools were encountered" in message
+
+
+def test_counters_of_an_allocated_device_that_is_gone_are_not_given_again():
+    """140806: kube-scheduler forgets them with the device."""
+    world = world_of([*partitioned(DRIVER), *partitioned(DRIVER, "n2")], claim_of("a"), claim_of("b"))
+    plugin, state = reserved(world, pod_with("a"))
+    (write,) = plugin.writes(state, pod_with("a"), "n1")
+    show(world, "a", write.allocation, pod_with("a"))
+    plugin.finish_binding(state, pod_with("a"), "n1")
+    halves, _ = partitioned(DRIVER)
+    halves["spec"]["devices"] = [{**halves["spec"]["devices"][1], "name": "new"}, {"name": "plain"}]
+    world.apply(halves)
+    other = pod_with("b", name="other")
+    assert nodes_for(world, other) == ["n1", "n2"], "without counters"
+    _, state = reserved(world, other)
+    assert [each.devices.results[0].device for each in plugin.reserved(state).values()] == ["plain"]
+
+
+def test_a_claim_that_was_allocated_without_a_timestamp_is_shared():
+    """kube-scheduler would add the time, and the API server refuses that."""
+    world, pod = world_of([slice_of("n1", gpus(1))], claim_of("a")), pod_with("a", name="other")
+    plugin, state = reserved(world, pod_with("a"))
+    (write,) = plugin.writes(state, pod_with("a"), "n1")
+    show(world, "a", write.allocation, pod_with("a"))
+    plugin.finish_binding(state, pod_with("a"), "n1")
+    claim = world.named("ResourceClaim", "a", "default")
+    without = msgspec.structs.replace(claim.status.allocation, allocation_timestamp=None)
+    status = msgspec.structs.replace(claim.status, allocation=without)
+    world.snapshot.objects(ResourceClaim).set("uid-a", msgspec.structs.replace(claim, status=status))
+    plugin, state = reserved(world, pod)
+    assert plugin.writes(state, pod, "n1") == (ReserveClaim(claim=name_of("a"), allocation=None),)
+
+
+def test_a_claim_beside_an_extended_resource_of_a_device_plugin():
+    """kube-scheduler never binds such a pod: it misses requests of a claim that is not needed."""
+    world = world_of([slice_of("n1", gpus(2))], claim_of("a"), gpu={"extendedResourceName": "example.com/gpu"})
+    allocatable = {"cpu": "9", "pods": "99", "example.com/gpu": "1"}
+    world.apply({"kind": "Node", "metadata": {"name": "n1"}, "status": {"allocatable": allocatable}})
+    claims = [PodResourceClaim(name="a", resource_claim_name="a")]
+    pod = pod_requesting(**{"example.com/gpu": "1"})
+    pod = msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, resource_claims=claims))
+    assert nodes_for(world, pod) == ["n1"]
+    plugin, state = reserved(world, pod)
+    (write,) = plugin.writes(state, pod, "n1")
+    assert isinstance(write, ReserveClaim)
+
+
+def test_shares_of_a_device_without_capacity_take_its_counters_once():
+    """kube-scheduler 1.36.3 counts them for each share; 1.37 does not."""
+    slices = partitioned(DRIVER)
+    for each in slices[0]["spec"]["devices"]:
+        each["allowMultipleAllocations"] = True
+    world = world_of(slices, claim_of("a"), claim_of("b"))
+    reserved(world, pod_with("a"))
+    other = pod_with("b", name="other")
+    assert nodes_for(world, other) == ["n1"]
+    plugin, state = reserved(world, other)
+    assert [each.devices.results[0].device for each in plugin.reserved(state).values()] == ["half-0"]
 
 
 def test_a_slice_of_another_node_with_a_higher_generation_takes_no_counters_away():

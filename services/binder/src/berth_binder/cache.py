@@ -85,6 +85,8 @@ class Cache:
         self._names: dict[str, set[str]] = {NODES: set(), NAMESPACES: set()}
         self._newest_versions: dict[str, int] = {}
         self._reached: dict[str, int] = {}
+        # How often a LIST was older than what was read before: what is awaited of the former store may never come.
+        self.older_stores = 0
         self._awaited: set[str] = set()
         self._awaited_versions: dict[str, list[tuple[int, str]]] = {}  # by kind, a heap of versions and uids
         # By kind, the highest version that was reached or awaited when the API server got an earlier store.
@@ -189,8 +191,9 @@ class Cache:
             del self._awaited_versions[kind]
 
     def _replace(self, listed: Listed[Any]) -> None:
-        """Apply a LIST and remove objects that it lacks. Its version may go back: the API server has a new store."""
+        """Apply a LIST and remove objects that it lacks. Its version may go back: the API server has an older store."""
         version = version_number(listed.resource_version)
+        self.older_stores += version < self.reached(listed.kind)
         for present in listed.rest:
             self._apply(listed.kind, present, is_listed=True)
         if listed.kind == PODS:

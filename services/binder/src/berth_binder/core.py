@@ -453,10 +453,16 @@ class BinderCore:
         if steps.unwritten:
             return self._request(attempt, attempt.begin_writing(steps))
         if status.code is Code.WAIT:
-            return self._nominate_and_wait(attempt, steps, status, now)
+            return [*self._record_wait(attempt, steps), *self._nominate_and_wait(attempt, steps, status, now)]
         if status.code is Code.ERROR:
             return self._decide(attempt, failed(", ".join(status.reasons)))
         return self._decide(attempt, rejected(attempt.node, status))
+
+    def _record_wait(self, attempt: BindingAttempt, steps: PluginSteps) -> Iterator[Effect]:
+        if steps.wait_event is not None:
+            (reason, text), steps.wait_event = steps.wait_event, None
+            decision = self._decision(attempt, waiting(attempt.node, text, reason))
+            yield RecordEvent(decision=decision, pod=attempt.pod)
 
     def _unseen(self, attempt: BindingAttempt) -> list[tuple[str, int]]:
         """The kinds and versions that the watches have not reached yet."""

@@ -431,6 +431,9 @@ def event_of(decision: Decision, pod: Pod) -> EventRecord | None:
     elif decision.outcome in _REASONS:
         note = decision.message
         type_, reason, action = "Warning", FAILED, "Scheduling"
+    elif decision.outcome is Outcome.WAITING and decision.reason:
+        note = decision.message
+        type_, reason, action = "Normal", decision.reason, "Scheduling"
     else:
         return None
     return EventRecord(

@@ -211,6 +211,7 @@ class BinderEpoch:
         # The highest term of a watcher seen in ``control``.
         self._watchers_term = 0
         self._asks_for_terms_from = 0.0  # on the process's clock
+        self._older_stores = 0
 
     async def run(self) -> None:
         """Lead until the leadership is lost or the process stops.
@@ -230,7 +231,7 @@ class BinderEpoch:
         taken_over = await run_until(takeover.run(), *ends, parts.process.stopping)
         if taken_over is None:
             return
-        self._left, self._stored = taken_over.left, taken_over.stored
+        self._left, self._stored, self._older_stores = taken_over.left, taken_over.stored, parts.cache.older_stores
         self._are_claims_fenced = taken_over.are_claims_fenced
         if not self._are_claims_fenced:
             parts.informers.once_read(RESOURCE_CLAIM, self._end_for_claims)
@@ -272,6 +273,7 @@ class BinderEpoch:
         yield "keep alive", self._keep_alive()
         yield "gauges", self._set_gauges()
         yield "fences", self._ask_about_fences()
+        yield "store", self._end_with_the_store()
         yield "foreign bindings", report_foreign_bindings(parts.cache.foreign_bindings, parts.profiles, parts.process)
         yield "device conflicts", report_device_conflicts(parts.cache, parts.process)
         yield (
@@ -425,6 +427,12 @@ class BinderEpoch:
         while True:
             await self._parts.process.clock.sleep(FENCES_SECONDS)
             await self._fences.ask()
+
+    async def _end_with_the_store(self) -> None:
+        """Give up the Lease once the API server has an older store: what is awaited of the former may never come."""
+        while self._parts.cache.older_stores == self._older_stores:
+            await self._parts.process.clock.sleep(FENCES_SECONDS)
+        self._leadership.end("the API server has an older store, restored from a backup")
 
     async def _end_for_orphans(self, problem: str) -> None:
         """Give up the Lease if the consumer does not deliver stored messages: the next epoch creates a new one."""

@@ -361,6 +361,7 @@ class PluginSteps:
     unwritten: tuple[Write, ...] = field(default=())
     has_sent: bool = field(default=False)  # whether any of them was sent
     is_released: bool = field(default=False)  # whether they were taken back
+    wait_event: tuple[str, str] | None = field(default=None)  # to record; the core empties it
     _left_out: frozenset[str] = field(default=frozenset())  # the plugins that have nothing to do for the pod
     _has_asked_for_writes: bool = field(default=False)
     _is_permitted: bool = field(default=False)
@@ -495,6 +496,9 @@ class PluginSteps:
         return SUCCESS
 
     def _wait_or_reject(self, plugin: PreBindPlugin, status: Status, now: float) -> Status:
+        if plugin.name not in self._waiting_since and plugin.wait_event is not None:
+            reason, text = plugin.wait_event
+            self.wait_event = reason, text.format(node=self.node)
         since = self._waiting_since.setdefault(plugin.name, now)
         if now < since + plugin.wait_seconds:
             return status

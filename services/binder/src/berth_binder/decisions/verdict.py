@@ -125,9 +125,9 @@ def preempted(node: str, preemptor: Pod) -> Verdict:
     return Verdict(outcome=Outcome.UNSCHEDULABLE, node=node, reason=Reason.PREEMPTED, message=message)
 
 
-def waiting(node: str, message: str) -> Verdict:
+def waiting(node: str, message: str, reason: str = "") -> Verdict:
     """Not decided yet: the pod stays assumed on the node."""
-    return Verdict(outcome=Outcome.WAITING, node=node, message=message)
+    return Verdict(outcome=Outcome.WAITING, node=node, message=message, reason=reason)
 
 
 def verdict_on(pod: Pod, ranked: Pod, node: str) -> Verdict | None:

@@ -18,6 +18,7 @@ from berth.cluster.nodes import node_info
 from berth.cluster.snapshot import Snapshot
 from berth.exits import UsageError
 from berth.messages.queue import IN_FLIGHT, QUEUES
+from berth_cli.commands.devices import devices_of_node, devices_of_pod
 from berth_cli.commands.trace import stored_messages
 from berth_cli.console.decisionlog import BARS, Bars, CreationOf, DecisionLog
 from berth_cli.mirror import MirrorReader
@@ -40,6 +41,7 @@ MOST_DECISIONS: Final = 20_000  # read for a time that a page names; takes two s
 LONGEST_SECONDS: Final = 24 * 3600.0
 # A stream is read from so much earlier on, as this machine's clock may differ.
 CLOCKS_APART: Final = timedelta(seconds=10)
+MOST_DEVICES: Final = 256  # of a node that the page lists
 MOST_ON_A_NODE: Final = 1000  # pods of a node that the page lists; Kubernetes supports 110 per node
 
 
@@ -56,13 +58,15 @@ async def why_json(session: Session, name: PodName, snapshot: Snapshot) -> Docum
         placed = snapshot.placed(known.pod.metadata.uid) if known is not None else None
         if placed is None:
             raise
-        return _placed_json(name, placed.pod, snapshot.rows.names[placed.row])
+        given = devices_of_pod(snapshot, placed.pod.uid, {})
+        return {**_placed_json(name, placed.pod, snapshot.rows.names[placed.row]), "given": given}
     if isinstance(explained, KnownByWatcher):
         stuck = await what_stops(session)
         lines = [line for line in detail_lines(explained.answer, explained.detail) if isinstance(line, str) and line]
         return {"kind": "queued", "sentences": lines, **detail_json(explained.answer, explained.detail, stuck)}
     decided = explained.decided
-    return {"kind": "decided", "sentences": list(sentences_of(decided)), **decision_json(decided)}
+    given = devices_of_pod(snapshot, decided.decision.uid, decided.decision.devices)
+    return {"kind": "decided", "sentences": list(sentences_of(decided)), **decision_json(decided), "given": given}
 
 
 def _placed_json(name: PodName, pod: Pod, node: str) -> Document:
@@ -172,7 +176,7 @@ def check_queue(name: str) -> None:
 
 
 def node_json(mirror: MirrorReader, name: str) -> Document:
-    """A node with its labels, taints and pods, from the mirror.
+    """A node with its labels, taints, devices and pods, from the mirror.
 
     Raises:
         NotFoundError: the mirror has no such node.
@@ -180,6 +184,7 @@ def node_json(mirror: MirrorReader, name: str) -> Document:
     info = node_info(mirror.snapshot, name)
     if info is None:
         raise NotFoundError(f"looking for node {name!r:.300}: the mirror has no such node")
+    devices = devices_of_node(mirror.snapshot, info.node)
     placed = sorted(info.placed(), key=lambda each: each.bound_at or 0.0, reverse=True)
     return {
         "node": info.name,
@@ -188,6 +193,11 @@ def node_json(mirror: MirrorReader, name: str) -> Document:
         "unschedulable": info.unschedulable,
         "allocatable": {CPU: info.allocatable(CPU), MEMORY: info.allocatable(MEMORY), "pods": info.allowed_pods},
         "requested": {CPU: info.requested(CPU), MEMORY: info.requested(MEMORY), "pods": info.pods},
+        "devices": {
+            "number": len(devices),
+            "in_use": sum(1 for each in devices if each.used_by),
+            "listed": devices[:MOST_DEVICES],
+        },
         "pods": [
             {
                 "namespace": each.pod.metadata.namespace,

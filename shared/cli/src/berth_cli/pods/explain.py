@@ -54,7 +54,7 @@ def decision_lines(
             yield from legend(shown, has_weights=bool(decision.weights))
         if decision.outcome is Outcome.BOUND:
             yield from map(plain, choice_lines(decision))
-            if devices := devices_text(decision.devices):
+            if has_details and (devices := devices_text(decision.devices)):
                 yield plain(f"its devices: {devices}")
         yield from candidate_details(shown) if has_details else ()
     if decision.rejections:

@@ -28,6 +28,9 @@ ALL: Final = "All"
 FROM_CLASS: Final = "FromClass"
 FROM_CLAIM: Final = "FromClaim"
 
+# Effects of a taint that keep pods from a device; others have none for a scheduler.
+BLOCKING: Final = frozenset({"NoSchedule", "NoExecute"})
+
 # Limits of the API server. Objects from files or of a later release may exceed them.
 MOST_RESULTS: Final = 32  # devices of a claim
 MOST_REQUESTS: Final = 32
@@ -259,7 +262,7 @@ class DeviceAttribute(Trimmed, frozen=True, kw_only=True):
     version_value: str | None = msgspec.field(default=None, name="version")
 
     @property
-    def typed(self) -> tuple[str, object] | None:
+    def typed(self) -> tuple[str, str | int | bool] | None:
         """Type and value, equal only for equal attributes; versions compare as text."""
         if self.string_value is not None:
             return "string", self.string_value
@@ -309,6 +312,11 @@ class DeviceTaint(Trimmed, frozen=True, kw_only=True):
     key: str = ""
     value: str = ""
     effect: str = ""
+
+    @property
+    def text(self) -> str:
+        """As kubectl writes taints."""
+        return f"{self.key}{f'={self.value}' if self.value else ''}:{self.effect}"
 
 
 class SliceDevice(Trimmed, frozen=True, kw_only=True):

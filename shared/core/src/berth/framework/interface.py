@@ -598,12 +598,14 @@ class PreBindPlugin(Plugin):
     """Work that must be done before the Binding. Called by the binder after Permit.
 
     ``wait_seconds``: longest time of WAIT, after which the pod is rejected with ``too_late``; the outcome is an error
-    with ``late_is_error``.
+    with ``late_is_error``. ``wait_event``: reason and text of a Normal Event of a pod that WAITs, with ``{node}`` in
+    the text; None for no Event.
     """
 
     wait_seconds: float = inf
     too_late: str = "PreBind was not done in time"
     late_is_error: ClassVar[bool] = False
+    wait_event: ClassVar[tuple[str, str] | None] = None
 
     def writes(self, state: CycleState, pod: Pod, node: str) -> tuple[Write, ...]:
         """Requests that the binder sends to the API server first; by default none.

@@ -44,6 +44,10 @@ from berth.kube.listwatch import (
 from berth.log import get_logger
 
 
+class OlderStoreError(TemporaryError):
+    """The API server's store was restored: what was read and awaited of the former one may never come."""
+
+
 class ReflectorPositions:
     """Two resourceVersions: of the complete state passed on, and of its newest object or event.
 
@@ -60,10 +64,12 @@ class ReflectorPositions:
         self._order = itertools.count()
 
     def listed(self, version: str, newest_object: int) -> None:
-        """A LIST was passed on. A lower version means a new store of the API server."""
-        self.reached = version_number(version)
+        """A LIST was passed on. A lower version means an older store of the API server."""
+        before, self.reached = self.reached, version_number(version)
         self.newest_object = min(max(self.newest_object, newest_object), self.reached)
         self._wake()
+        if self.reached < before:
+            self._fail(f"the API server has an older store: resourceVersion {self.reached} after {before}")
 
     def event(self, version: str) -> None:
         position = version_number(version)
@@ -78,6 +84,7 @@ class ReflectorPositions:
 
         Raises:
             DecodeError: not a resourceVersion.
+            OlderStoreError: a LIST has shown an older store.
         """
         wanted = parse_resource_version(version)
         if wanted <= self.reached:
@@ -96,6 +103,12 @@ class ReflectorPositions:
             waiter = heapq.heappop(self._waiting)[2]
             if not waiter.done():
                 waiter.set_result(None)
+
+    def _fail(self, problem: str) -> None:
+        waiting, self._waiting = self._waiting, []
+        for *_, waiter in waiting:
+            if not waiter.done():
+                waiter.set_exception(OlderStoreError(problem))
 
 
 log = get_logger()
@@ -236,6 +249,7 @@ class Reflector(Generic[T]):
 
         Raises:
             DecodeError: not a resourceVersion.
+            OlderStoreError: a LIST has shown an older store.
         """
         await self._positions.wait(resource_version)
 
@@ -297,7 +311,7 @@ class Reflector(Generic[T]):
             self._contact()
             self._sink(Current(kind=self.kind, resource_version=version))
             await self._follow(stream, watch)
-        self._ended(watch)
+        await self._ended(watch)
 
     def _length(self) -> int:
         shortest, longest = self._settings.shortest_watch, self._settings.longest_watch
@@ -334,10 +348,18 @@ class Reflector(Generic[T]):
         else:
             self._positions.event(version)
 
-    def _ended(self, watch: _Watch) -> None:
+    async def _ended(self, watch: _Watch) -> None:
         if not watch.gave_something and self._clock.now() - watch.began < SHORTEST_USEFUL_WATCH.total_seconds():
             raise ApiUnreachableError(f"watching {self.kind!r}: it ended right after its start", maybe_sent=True)
+        if not watch.gave_something:
+            await self._check_store()
         self._failures = 0
+
+    async def _check_store(self) -> None:
+        # A watch from a version that is yet to come is silent, without a bookmark at its end.
+        present = await present_version(self._client, self._kind)
+        if version_number(present) < self.version:
+            raise _RelistError(f"watching {self.kind!r}: the API server is at {present}, before {self.version}")
 
     def _contact(self) -> None:
         self._last_contact = self._clock.now()
@@ -547,14 +569,24 @@ class Informers:
 
         Raises:
             ApiUnreachableError, ApiRefusedError, DecodeError: the LIST failed.
+            OlderStoreError: the API server has an older store, and the kind was listed meanwhile.
         """
         present = await present_version(self._client, kind)
+        if version_number(present) < self._reflectors[kind.name].version:
+            await self._restart_all()
+            return
         try:
             async with asyncio.timeout(CURRENT_SECONDS if size > QUICKLY_LISTED else 0.0):
                 await self.reached(kind, present)
         except TimeoutError:
             self._restart(kind)
             await self._listed[kind.name].wait()
+
+    async def _restart_all(self) -> None:
+        # The API server has an older store: versions that were reached say nothing about it.
+        for kind in self._kinds:
+            self._restart(kind)
+        await self.listed()
 
     def _restart(self, kind: Kind[Any]) -> None:
         was_served = self._reflectors[kind.name].age() is not None

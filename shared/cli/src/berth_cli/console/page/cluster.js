@@ -2,6 +2,7 @@
 
 import { address, choices } from "./address.js";
 import { awaitedNotice, wasDecidedBefore } from "./awaited.js";
+import { devicesOfNode } from "./devices.js";
 import { ask, el, fill, known, nodeLink, podLink, refill, setText } from "./dom.js";
 import { clock, cores, count, memory, percent } from "./format.js";
 import { Measures } from "./measures.js";
@@ -153,7 +154,7 @@ function nodePanel(panel, signal, choose) {
   const heading = (name) => el("h2", {}, name, known(el("button", { class: "plain", "aria-label": "Close", title: "Close (Esc)", onclick: () => choose("") }, "\u00d7"), "close"));
 
   function draw(document) {
-    const { requested, allocatable, pods, labels, taints } = document;
+    const { requested, allocatable, pods, labels, taints, devices } = document;
     drawn = document;
     const bar = (label, part, whole, form) => el("div", { class: "meter" }, el("span", {}, label), meter(part / whole),
       el("span", { class: "muted" }, `${form(part)} of ${form(whole)}`));
@@ -167,6 +168,7 @@ function nodePanel(panel, signal, choose) {
       taints.length ? el("p", { class: "muted" }, "Taints: ", taints.map((one) => `${one.key}${one.value ? `=${one.value}` : ""}:${one.effect}`).join(", ")) : null,
       el("details", { open: wasOpen }, known(el("summary", {}, `${Object.keys(labels).length} labels`), "labels"),
         el("ul", { class: "labels" }, Object.entries(labels).sort().map(([key, value]) => el("li", {}, `${key}=${value}`)))),
+      devices.number ? devicesOfNode(devices, document.node) : null,
       el("h3", {}, "Pods, the latest first"),
       pods.length ? el("ol", { class: "pods" }, pods.map((pod) => el("li", {}, podLink(pod.namespace, pod.name),
         el("span", { class: "muted" }, `${cores(pod.cpu)} · ${memory(pod.memory)}${pod.bound_at > 0 ? ` · ${clock(pod.bound_at).slice(0, 8)}` : ""}`))))

@@ -2,6 +2,7 @@
 
 import { address, linkTo, timeOf, timeText } from "./address.js";
 import { ask, el, fill, nodeLink, podLink, podPath, words } from "./dom.js";
+import { devicesOfPod } from "./devices.js";
 import { clock, count, duration, unix } from "./format.js";
 import { KINDS, OUTCOMES, STAGES } from "./palette.js";
 import { drawHelp, whatHelps } from "./remedies.js";
@@ -27,11 +28,12 @@ export function podView(place, signal, namespace, name) {
   const state = el("div");
   const helps = el("div", { class: "helps" });
   const waits = el("section", { class: "card", hidden: true }, el("h2", {}, "What it waits for"), helps, state);
+  const devices = el("section", { class: "card", hidden: true });
   const choice = el("section", { class: "card", hidden: true });
   const refused = el("section", { class: "card", hidden: true });
   const trace = el("section", { class: "card", hidden: true });
   const now = el("section", { class: "card now" });
-  fill(place, el("section", { class: "verdict" }, el("h1", {}, whole), verdict, more), waits, choice, refused, trace, now);
+  fill(place, el("section", { class: "verdict" }, el("h1", {}, whole), verdict, more), waits, devices, choice, refused, trace, now);
   asking();
 
   const marked = timeOf(address().chosen.get("at")); // the time of the message that a link names
@@ -57,6 +59,8 @@ export function podView(place, signal, namespace, name) {
     drawWaits(queued);
     if (!changed) return;
     const found = why.status === "fulfilled" ? why.value : {};
+    devices.hidden = !found.given?.length;
+    fill(devices, devices.hidden ? null : devicesOfPod(found.given, whole));
     drawCandidates(choice, found, "Nodes that were possible");
     drawRejections(refused, found.rejections || [], found.evaluated || found.nodes || 0);
     drawTrace(messages.status === "fulfilled" ? messages.value.messages : []);

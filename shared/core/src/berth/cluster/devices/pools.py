@@ -323,6 +323,11 @@ class DevicePools:
         found = None if generation is None else pool.named(generation).get(name)
         return found or pool.named(pool.newest()).get(name)
 
+    def devices_of(self, key: PoolKey) -> Iterable[PooledDevice]:
+        """The pool's devices of the newest generation, whether they can be given or not."""
+        pool = self._pools.get(key)
+        return () if pool is None else pool.named(pool.newest()).values()
+
     def __iter__(self) -> Iterator[PooledDevice]:
         return (device for pool in self._pools.values() for part in pool.slices.values() for device in part.devices)
 

@@ -164,6 +164,7 @@ class DynamicResources(
     depends_on_pods = False
     too_late = "device binding timeout"
     late_is_error = True
+    wait_event = ("BindingConditionsPending", "waiting for binding conditions for device on node {node}")
 
     def __init__(self, args: DynamicResourcesArgs) -> None:
         self.wait_seconds = args.binding_timeout.total_seconds()
@@ -235,10 +236,10 @@ class DynamicResources(
                     ]
                 codes[mask] = np.where(found == FITS, 0, found - FITS - 1 + first)
         if claims.allocated:
-            rejected = self._unavailable(claims, pod, nodes)
+            rejected = self._unavailable(claims, pod, nodes, codes == 0)
             if rejected.any():
                 statuses.append(Status.unresolvable(NOT_AVAILABLE))
-                codes[rejected & (codes == 0)] = len(statuses) - 1
+                codes[rejected] = len(statuses) - 1
         return Verdicts(codes, tuple(statuses))
 
     def post_filter(
@@ -507,7 +508,8 @@ class DynamicResources(
             to_allocate = (*to_allocate, _extended(claims, pod, served).claim)
         return (claims.allocator.answers(to_allocate) if to_allocate else None), to_allocate
 
-    def _unavailable(self, claims: PodClaims, pod: Pod, nodes: Nodes) -> Mask:
+    def _unavailable(self, claims: PodClaims, pod: Pod, nodes: Nodes, others_fit: Mask) -> Mask:
+        """The nodes that fit the other claims, but not an allocated one; such a claim may be freed."""
         rejected: Mask = np.zeros(len(nodes), dtype=np.bool_)
         now = nodes.snapshot.live.now
         for claim, allocation, terms in claims.allocated:
@@ -515,11 +517,11 @@ class DynamicResources(
             if self._binding_problem(claim, allocation, now) and not claims.allocator.ledger.holds(
                 claim.metadata.uid, pod.uid
             ):
-                mask: Mask = np.ones(len(nodes), dtype=np.bool_)
+                mask = others_fit
             elif terms is None:
                 continue
             else:
-                mask = ~terms_mask(terms, nodes)
+                mask = others_fit & ~terms_mask(terms, nodes)
             if mask.any():
                 claims.unavailable[claim.metadata.uid] = claim
                 rejected |= mask

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from berth.api.devices import AllocationResult, DeviceTaint, ResourceClaim
+from berth.api.devices import AllocationResult, ResourceClaim
 from berth.cluster.devices.pools import NodePool, PooledDevice
 from berth.cluster.devices.users import users_of
 from berth.cluster.nodes import Mask, RejectedNodes
@@ -100,7 +100,7 @@ class _Look:
             device = candidates.devices[i]
             taints = request.blocking(device.device.taints)
             if taints:
-                yield "tainted", device, f"has the taint {_named_taint(taints[0])}"
+                yield "tainted", device, f"has the taint {taints[0].text}"
             elif usage.is_busy(request, i):
                 yield "in use", device, f"is taken by {_users(device, self._answers.snapshot)}"
             elif not usage.has_capacity(request, i):
@@ -190,10 +190,6 @@ def _hindered(obstacle: _Obstacle) -> str:
 def _name(device: PooledDevice, node: str) -> str:
     pool = device.part.pool[1]
     return device.device.name if pool == node else f"{pool}/{device.device.name}"
-
-
-def _named_taint(taint: DeviceTaint) -> str:
-    return f"{taint.key}{f'={taint.value}' if taint.value else ''}:{taint.effect}"
 
 
 def _users(device: PooledDevice, snapshot: Snapshot) -> str:

@@ -8,6 +8,7 @@ from typing import Final
 
 from berth.api.devices import (
     ALL,
+    BLOCKING,
     EXACT_COUNT,
     DeviceAttribute,
     DeviceClass,
@@ -27,8 +28,6 @@ from berth.plugins.dynamicresources.selectors import MOST_COST, Answers, Selecto
 
 # The claim's namespace and name in a text that is kept for all claims with the same spec.
 CLAIM: Final = "\0{}\0"
-
-_BLOCKING: Final = frozenset({"NoSchedule", "NoExecute"})
 
 
 class PlanError(Exception):
@@ -61,7 +60,7 @@ class Request:
         return [
             taint
             for taint in taints or ()
-            if taint.effect in _BLOCKING and not any(_tolerates(each, taint) for each in self.tolerations)
+            if taint.effect in BLOCKING and not any(_tolerates(each, taint) for each in self.tolerations)
         ]
 
 

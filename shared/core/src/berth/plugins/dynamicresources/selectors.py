@@ -142,8 +142,6 @@ class Answers:
         if isinstance(self._compiled, str):
             return self._compiled
         asked = _asked_device(device, self._reads.names)
-        if asked.problem is not None:
-            return f"CEL runtime error: {asked.problem}"
         evaluation = self._compiled.evaluate(asked, limit=max(_CHEAP, min(COST_LIMIT, self.allowance)))
         if evaluation.cost > _CHEAP:
             self.allowance -= evaluation.cost
@@ -210,7 +208,7 @@ class _Reads:
     """
 
     def __init__(self, compiled: DeviceSelector | str) -> None:
-        paths = [] if isinstance(compiled, str) else sorted(compiled.reads.paths)
+        paths = [] if isinstance(compiled, str) else sorted(compiled.reads)
         readers = [each for path in paths if (each := reader_of(path)) is not None]
         self.key: Reader | None = None
         self.names: frozenset[str] | None = None
