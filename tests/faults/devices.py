@@ -55,6 +55,7 @@ class Devices:
     chance: random.Random
     nodes: list[str] = field(default_factory=list)
     wanted: list[Wanted] = field(default_factory=list)
+    is_last_fault_over: bool = False
     waves: int = 0
     """How often many devices became free at once."""
     _numbers: itertools.count = field(default_factory=lambda: itertools.count(1))
@@ -103,8 +104,8 @@ class Devices:
     # --- users
 
     async def want(self) -> None:
-        """Keep all devices wanted, until cancelled."""
-        while True:
+        """Keep all devices wanted until the last fault, and then exactly as many as there are."""
+        while not self.is_last_fault_over:
             missing = int(self.count * TOO_MANY) - len(self.wanted)
             await each([self._add(self._any()) for _ in range(missing)])
             given = [one for one in self.wanted if self._is_given(one)]
@@ -113,9 +114,7 @@ class Devices:
                 ending = self.chance.sample(given, int(len(given) * ENDING))
                 await each([self.end(one) for one in ending])
             await asyncio.sleep(LOOK_SECONDS)
-
-    async def want_no_more_than_there_are(self) -> None:
-        """End pods that wait, until each claim that is left can have a device."""
+        await each([self._add(self._any()) for _ in range(self.count - len(self.wanted))])
         waiting = [one for one in self.wanted if not self._is_given(one)]
         given = [one for one in self.wanted if self._is_given(one)]
         surplus = max(0, len(self.wanted) - self.count)

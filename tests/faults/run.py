@@ -108,8 +108,8 @@ async def run(seed: int, size: Size, assets: Path, folder: Path, say: Say) -> Ou
             wanting = asyncio.create_task(work.devices.want()) if work.devices else None
             await asyncio.gather(all_faults(plan, around, work, say), _arrivals(plan, work, size))
             if work.devices and wanting:
-                await cancelled([wanting])
-                await work.devices.want_no_more_than_there_are()
+                work.devices.is_last_fault_over = True
+                await wanting
             ended = time.monotonic()
             await recover(around, outcome, size, say)
             await judge_the_end(around, work, bus, outcome)
