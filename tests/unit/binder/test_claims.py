@@ -250,28 +250,13 @@ def test_no_pod_finds_an_allocation_that_is_gone(world):
     assert [type(each) for each in effects if isinstance(each, WriteObjects | PostBinding)] == [WriteObjects]
 
 
-def test_after_a_restore_of_etcd_no_pod_waits_for_versions_of_the_lost_writes(world):
-    one, two = world.show(using("one", "a")), world.show(using("two", "b"))
-    world.take(ranked(one, "n1"))
-    world.take(ranked(two, "n2"))
-    world.written(two, version=80)
-    world.written(one, status=409)
-    world.released(one, version=90)
-    lost = [claim_of("a", 3), claim_of("b", 3)]
-    world.observe(Listed(kind=RESOURCE_CLAIM.name, objects=tuple(lost), resource_version="70"))
-    world.observe(Listed(kind=RESOURCE_CLAIM.name, objects=tuple(lost), resource_version="5"))
-    assert world.shown == ["uid-two"]
-    world.handle(PodShown(uid="uid-two"))
-    world.released(two)
-    assert world.outcomes == ["conflict", "unschedulable"]  # the claim of the second has no devices any more
-    (write,) = [each for each in world.take(ranked(one, "n1", n=2)) if isinstance(each, WriteObjects)]
-    assert write.pod.uid == one.uid
-
-
 def test_pods_with_extended_resources_wait_for_releases_too(world):
     gpu = {"metadata": {"name": "gpu", "resourceVersion": "3"}, "spec": {"extendedResourceName": "example.com/gpu"}}
     world.observe(Upserted(kind=DEVICE_CLASS.name, object=msgspec.convert(gpu, DeviceClass)))
-    world.cache.released_at = 9
+    other = world.show(using("other", "b"))
+    world.take(ranked(other, "n2"))
+    world.written(other, status=409)
+    world.released(other, version=9)
     resources = ResourceRequirements(requests={"example.com/gpu": "1"})
     pod = world.show(make_pod("web", spec={"containers": [Container(name="c", resources=resources)]}))
     world.take(ranked(pod, "n1"))

@@ -15,7 +15,7 @@ from harness.worlds.recorded_devices import played
 
 DATA = Path(__file__).parents[2] / "data" / "oracle"
 FILES = ("devices.jsonl.xz", "devices-wider.jsonl.xz")
-CASES, STEPS = 140, 780
+CASES, STEPS = 140, 781
 # Steps whose recorded text of PreEnqueue is of an earlier state of the pod: kube-scheduler did not run it again.
 STALE_TEXTS = {(1006, 4)}
 

@@ -228,10 +228,11 @@ class BinderEpoch:
             informers=parts.informers,
             schedulers=parts.profiles.keys(),
         )
+        self._older_stores = parts.cache.older_stores  # of a LIST during the takeover too
         taken_over = await run_until(takeover.run(), *ends, parts.process.stopping)
         if taken_over is None:
             return
-        self._left, self._stored, self._older_stores = taken_over.left, taken_over.stored, parts.cache.older_stores
+        self._left, self._stored = taken_over.left, taken_over.stored
         self._are_claims_fenced = taken_over.are_claims_fenced
         if not self._are_claims_fenced:
             parts.informers.once_read(RESOURCE_CLAIM, self._end_for_claims)
