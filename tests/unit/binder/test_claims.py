@@ -358,6 +358,19 @@ def test_claims_that_keep_the_pod_out_are_freed_by_the_binders_own_cache(world):
     assert world.decisions[-1].message == "0/2 nodes are available"
 
 
+def test_an_unschedulable_pod_gives_back_a_claim_that_has_rejected_no_node(world):
+    """A former leader has reserved it, and its node has no room any more: others may use the devices."""
+    pod = world.show(using("web", "a"))
+    world.take(ranked(pod, "n1"))
+    allocation = world.writes(pod)[0].allocation
+    world.succeed()
+    world.allocated("a", allocation, 7, pod)
+    for name in ("n1", "n2", "n3"):
+        world.observe(Upserted(kind="node", object=a_node(name, unschedulable=True)))
+    world.take(ranked(pod, n=3, message="0/3 nodes are available", feasible=0))
+    assert [each.requests for each in world.releases(pod)] == [(FreeClaim(claim=name_of("a")),)]
+
+
 def test_an_unschedulable_pod_gives_back_the_reservation_that_another_pod_shares(world):
     """A former leader has reserved it for both, and each would wait for the other."""
     pod, other = world.show(using("web", "a")), using("other", "a")

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from berth.api.devices import EXTENDED_RESOURCE_CLAIM, ResourceClaim
-from berth.api.pod import Pod, PodResourceClaim, PodResourceClaimStatus
+from berth.api.pod import Pod, PodCondition, PodResourceClaim, PodResourceClaimStatus
 from berth.cluster.devices.ledger import DeviceLedger
 from berth.framework.cycle import rank
 from berth.framework.events import Action, ClusterEvent, Resource
@@ -361,6 +361,16 @@ def test_a_claim_for_extended_resources_that_is_gone_requeues_its_pod():
     profile, delete = default_profile(), ClusterEvent(Resource.RESOURCE_CLAIM, Action.DELETE)
     assert may_help(profile, {"DynamicResources"}, delete, pod, gone, None) is True
     assert may_help(profile, {"DynamicResources"}, delete, other, gone, None) is False
+
+
+def test_the_end_of_another_pods_wait_requeues():
+    """Until then scorers count its devices, though its claims may be free by now."""
+    profile, pod, delete = default_profile(), pod_with("a"), ClusterEvent(Resource.POD, Action.DELETE)
+    waited = pod_with("b", name="waited", node_name="n1")
+    assert may_help(profile, {"DynamicResources"}, delete, pod, waited, None) is True
+    scheduled = PodCondition(type="PodScheduled", status="True", last_transition_time="2026-01-01T00:00:00Z")
+    bound = pod_with("b", name="bound", node_name="n1", status={"conditions": [scheduled]})
+    assert may_help(profile, {"DynamicResources"}, delete, pod, bound, None) is False, "its claims say it"
 
 
 # Differences

@@ -20,7 +20,7 @@ import numpy as np
 
 from berth.api.config.types import Point
 from berth.api.devices import AllocationResult, Allocations, ClaimMeta, ResourceClaim
-from berth.api.pod import Pod
+from berth.api.pod import Pod, bound_by_condition
 from berth.api.resources import may_be_served
 from berth.api.selectors import NodeTerms, compile_node_selector
 from berth.cluster.devices.extended import ExtendedClaims, ExtendedResources, extended_pod, is_extended_claim
@@ -260,11 +260,15 @@ class DynamicResources(
         return bool(ExtendedResources.of(snapshot)) and ExtendedClaims.of(snapshot).of_pod(pod) is not None
 
     def claim_to_free(self, state: CycleState, pod: Pod) -> FreeClaim | None:
-        """The claim whose devices no node of the cycle could use, unless only other pods have reserved it.
+        """The claim whose devices no node of the cycle could use, or which is reserved for this pod.
 
         One that others have reserved too loses this pod's reservation: two pods would each wait for the other's end.
         """
-        return self._claim_to_free(state, pod, may_be_left_by)
+        freed = self._claim_to_free(state, pod, may_be_left_by)
+        claims = state.find(CLAIMS)
+        if freed is not None or claims is None:
+            return freed
+        return next((FreeClaim(claim=_name_of(claim)) for claim in claims.claims if is_reserved_for(claim, pod)), None)
 
     @staticmethod
     def _claim_to_free(
@@ -660,10 +664,16 @@ def _is_itself(pod: Pod, _: object, new: object) -> bool:
     return isinstance(new, Pod) and new.uid == pod.uid
 
 
+def _has_waited(_: Pod, old: object, __: object) -> bool:
+    """A pod's wait has ended: until then scorers count its devices, whatever its claims show."""
+    return isinstance(old, Pod) and bound_by_condition(old) is None
+
+
 _CHANGED: Final = Action.ADD | Action.UPDATE
 EVENTS: Final[Sequence[EventHint]] = (
     EventHint(ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL | Action.UPDATE_NODE_ALLOCATABLE)),
     EventHint(ClusterEvent(Resource.POD, Action.UPDATE_POD_GENERATED_RESOURCE_CLAIM), _is_itself, key=nothing),
+    EventHint(ClusterEvent(Resource.POD, Action.DELETE), _has_waited, key=nothing),
     EventHint(ClusterEvent(Resource.RESOURCE_CLAIM, _CHANGED | Action.DELETE), _after_claim_change, index=_claim_index),
     # A class that is gone may leave a resource to another, and a slice a pool that is valid.
     EventHint(ClusterEvent(Resource.DEVICE_CLASS, _CHANGED | Action.DELETE)),
