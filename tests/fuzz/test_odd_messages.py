@@ -287,7 +287,7 @@ READINGS: Final[Mapping[str, Reading]] = {
     "a pod's MirrorEntry": Reading(kind=MirrorEntry, forms=(mirrored_pod,), read=_is_mirrored("pod")),
     "Watermark": Reading(
         kind=Watermark,
-        forms=(lambda _: {"schema": 1, "term": 1, "resource_version": "7"},),
+        forms=(lambda _: {"schema": 1, "term": 1, "resource_version": "7", "unread": "not served"},),
         read=_is_mirrored("watermark"),
     ),
     "Bandwidth": Reading(

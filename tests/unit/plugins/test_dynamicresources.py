@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from berth.api.devices import EXTENDED_RESOURCE_CLAIM, ResourceClaim
+from berth.api.devices import EXTENDED_RESOURCE_CLAIM, DeviceClass, DeviceClassSpec, ResourceClaim, ResourceSlice
+from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod, PodCondition, PodResourceClaim, PodResourceClaimStatus
 from berth.cluster.devices.ledger import DeviceLedger
 from berth.framework.cycle import rank
@@ -18,7 +19,7 @@ from berth.framework.events import Action, ClusterEvent, Resource
 from berth.framework.interface import SNAPSHOT, ClaimName, CreateClaim, ReleaseClaim, ReserveClaim
 from berth.framework.status import Code, CycleState
 from berth.plugins.dynamicresources.plugin import DEALLOCATED, STILL_NOT, DynamicResources, DynamicResourcesArgs
-from harness.builders.objects import a_pod, first_attempt, pod_requesting
+from harness.builders.objects import a_node, a_pod, first_attempt, pod_requesting
 from harness.builders.profiles import default_profile
 from harness.worlds.queueing_hints import may_help
 from harness.worlds.recorded_devices import DeviceWorld
@@ -127,6 +128,31 @@ def test_a_pod_is_held_until_its_claims_can_be_used(entry, status, claims, text)
         pod, world_of([], *claims).snapshot.objects(ResourceClaim)
     )
     assert (held.reasons or ("",))[0] == text
+
+
+@pytest.mark.parametrize("kind", [ResourceClaim, ResourceSlice, DeviceClass])
+def test_no_device_is_given_while_a_kind_cannot_be_read(kind: type):
+    """Else a device of a claim that is not read would seem free to a pod that asks for an extended resource."""
+    spec = {"extendedResourceName": "example.com/gpu"}
+    world = world_of([slice_of("n1", gpus(1))], claim_of("a"), gpu=spec)
+    pods = [pod_with("a"), pod_requesting("extended", **{"example.com/gpu": "1"})]
+    objects = world.snapshot.objects(kind)
+    objects.unread = "not served"
+    for pod in pods:
+        ranking = ranked(world, pod)
+        assert (ranking.candidates, "not served" in ranking.message) == ((), True), ranking.message
+    assert nodes_for(world, a_pod("plain")) == ["n1", "n2"]
+    held = DynamicResources(DynamicResourcesArgs()).pre_enqueue_with(pods[0], world.snapshot.objects(ResourceClaim))
+    assert held.reasons == (("not served",) if kind is ResourceClaim else ())
+    objects.unread = ""
+    assert [nodes_for(world, pod) for pod in pods] == [["n1"], ["n1"]]
+
+
+def test_a_claim_whose_spec_the_mirror_lacks_is_not_allocated():
+    claim = claim_of("a")
+    claim["spec"] = {"isLeftOut": True}
+    ranking = ranked(world_of([slice_of("n1", gpus(1))], claim), pod_with("a"))
+    assert "resource claim default/a is too large for a message of NATS" in ranking.message
 
 
 # Reserve, and what it has written
@@ -307,6 +333,28 @@ def test_an_extended_resource_of_a_class_becomes_a_claim_of_the_pod():
     assert isinstance(write, CreateClaim)
     assert [each.device for each in write.allocation.devices.results or ()] == ["gpu-0", "gpu-1"]
     assert [each.request_name for each in write.mappings] == ["container-0-request-0"]
+
+
+def test_what_may_help_a_pod_that_lacks_a_resource_which_no_class_served_when_it_was_rejected():
+    """NodeResourcesFit rejected it, so that events of DynamicResources do not help."""
+    profile, pod = default_profile(), pod_requesting(**{"cpu": "2", "example.com/gpu": "1"})
+    served, other = (
+        DeviceClass(metadata=ObjectMeta(name="gpu"), spec=DeviceClassSpec(extended_resource_name=name))
+        for name in ("example.com/gpu", "example.com/nic")
+    )
+    implicit = pod_requesting(**{"deviceclass.resource.kubernetes.io/gpu": "1"})
+
+    def helps(event: ClusterEvent, old: object, new: object, pod: Pod = pod) -> bool:
+        return may_help(profile, {"NodeResourcesFit"}, event, pod, old, new)
+
+    added, updated = (ClusterEvent(Resource.DEVICE_CLASS, action) for action in (Action.ADD, Action.UPDATE))
+    assert (helps(added, None, served), helps(added, None, other)) == (True, False)
+    assert (helps(updated, other, served), helps(updated, None, None)) == (True, True)
+    assert (helps(added, None, other, implicit), helps(added, None, other, pod_requesting(cpu="2"))) == (True, False)
+    assert helps(updated, None, None, pod_requesting(cpu="2")) is False
+    node = ClusterEvent(Resource.NODE, Action.ADD)
+    assert helps(node, None, a_node("n", cpu="4", pods="9"))
+    assert not helps(node, None, a_node("n", cpu="1", pods="9"))
 
 
 def test_the_claim_for_extended_resources_has_one_name_and_its_devices_count_once():

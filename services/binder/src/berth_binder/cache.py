@@ -121,6 +121,8 @@ class Cache:
                 self._replace(event)
             case Current():
                 self._reach(event.kind, version_number(event.resource_version))
+                if event.kind in PLUGIN_KINDS:
+                    self.snapshot.objects(PLUGIN_KINDS[event.kind].struct).unread = event.unread
             case Undecodable():
                 self._observe_undecodable(event)
 

@@ -131,7 +131,10 @@ class DeviceClaim(Trimmed, frozen=True, kw_only=True):
 
 
 class ResourceClaimSpec(Trimmed, frozen=True, kw_only=True):
+    """``is_left_out``: the claim is too large for the mirror, which has its status only."""
+
     devices: DeviceClaim = DeviceClaim()
+    is_left_out: bool = False
 
 
 class DeviceRequestAllocationResult(Trimmed, frozen=True, kw_only=True):

@@ -20,14 +20,14 @@ import numpy as np
 
 from berth.api.config.types import Point
 from berth.api.devices import AllocationResult, Allocations, ResourceClaim
-from berth.api.pod import Pod
-from berth.cluster.devices.extended import ExtendedClaims, ExtendedResources, is_extended_claim
+from berth.api.pod import Pod, bound_by_condition
+from berth.cluster.devices.extended import ExtendedClaims, ExtendedResources, extended_pod, is_extended_claim
 from berth.cluster.devices.ledger import DeviceLedger
 from berth.cluster.devices.pools import DevicePools
 from berth.cluster.nodes import Mask, NodeInfo, Nodes, RejectedNodes, node_info
 from berth.cluster.pods import Trait
 from berth.cluster.snapshot import Objects, Snapshot
-from berth.framework.events import EventHint
+from berth.framework.events import Action, ClusterEvent, EventHint, Resource, ValueIndex, Values, nothing
 from berth.framework.interface import (
     PRE_FILTER_SKIPPED,
     SNAPSHOT,
@@ -64,6 +64,7 @@ from berth.plugins.dynamicresources.claims import (
     is_too_late,
     may_be_freed_for,
     may_be_left_by,
+    names_of_claims,
     resolved_claims,
 )
 from berth.plugins.dynamicresources.extended import (
@@ -71,7 +72,6 @@ from berth.plugins.dynamicresources.extended import (
     ExtendedClaim,
     extended_claim_name,
 )
-from berth.plugins.dynamicresources.hints import EVENTS
 from berth.plugins.dynamicresources.podclaims import PodClaims, concerns, pod_claims
 from berth.plugins.dynamicresources.remedies import of_allocated, of_unbound, remedies_of
 from berth.plugins.dynamicresources.requests import CLAIM, PlanError
@@ -145,6 +145,8 @@ class DynamicResources(
 
     def pre_enqueue_with(self, pod: Pod, claims: Objects[ResourceClaim]) -> Status:
         """Why the pod waits for one of its claims."""
+        if claims.unread:
+            return Status.unresolvable(claims.unread)
         found = resolved_claims(pod, claims)
         return found if isinstance(found, Status) else SUCCESS
 
@@ -188,7 +190,7 @@ class DynamicResources(
         codes = np.zeros(len(nodes), dtype=np.int32)
         for mask, served in claims.by_served(nodes):
             if served is None:
-                statuses.append(Status.unresolvable(CANNOT_FIT))
+                statuses.append(Status.unresolvable(claims.unread or CANNOT_FIT))
                 codes[mask] = len(statuses) - 1
                 continue
             try:
@@ -522,6 +524,60 @@ def _with_names(text: str, claims: Sequence[ResourceClaim]) -> str:
 def _name_of(claim: ResourceClaim) -> ClaimName:
     metadata = claim.metadata
     return ClaimName(namespace=metadata.namespace, name=metadata.name, uid=metadata.uid)
+
+
+def _after_claim_change(pod: Pod, old: object, new: object) -> bool:
+    """A claim is deallocated, whosever it is, or a claim of the pod is new or has another status.
+
+    That of its extended resources rejects it until it is gone.
+    """
+    if _frees_devices(old, new) or (new is None and isinstance(old, ResourceClaim) and extended_pod(old) == pod.uid):
+        return True
+    if not isinstance(new, ResourceClaim) or (new.metadata.namespace, new.metadata.name) not in names_of_claims(pod):
+        return False
+    return not isinstance(old, ResourceClaim) or old.status != new.status
+
+
+def _frees_devices(old: object, new: object) -> bool:
+    # After a gap of the watch, a claim may have other devices than before.
+    if not isinstance(old, ResourceClaim) or old.status.allocation is None:
+        return False
+    return not isinstance(new, ResourceClaim) or new.status.allocation != old.status.allocation
+
+
+def _claims_of(old: object, new: object) -> Values:
+    if _frees_devices(old, new):
+        return None
+    claims = [each for each in (old, new) if isinstance(each, ResourceClaim)]
+    return {
+        *((each.metadata.namespace, each.metadata.name) for each in claims),
+        *(pod for each in claims if (pod := extended_pod(each))),
+    }
+
+
+def _claim_index() -> ValueIndex:
+    return ValueIndex(lambda pod: {*names_of_claims(pod), pod.uid}, _claims_of)
+
+
+def _is_itself(pod: Pod, _: object, new: object) -> bool:
+    return isinstance(new, Pod) and new.uid == pod.uid
+
+
+def _has_waited(_: Pod, old: object, __: object) -> bool:
+    """A pod's wait has ended: until then scorers count its devices, whatever its claims show."""
+    return isinstance(old, Pod) and bound_by_condition(old) is None
+
+
+_CHANGED: Final = Action.ADD | Action.UPDATE
+EVENTS: Final[Sequence[EventHint]] = (
+    EventHint(ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL | Action.UPDATE_NODE_ALLOCATABLE)),
+    EventHint(ClusterEvent(Resource.POD, Action.UPDATE_POD_GENERATED_RESOURCE_CLAIM), _is_itself, key=nothing),
+    EventHint(ClusterEvent(Resource.POD, Action.DELETE), _has_waited, key=nothing),
+    EventHint(ClusterEvent(Resource.RESOURCE_CLAIM, _CHANGED | Action.DELETE), _after_claim_change, index=_claim_index),
+    # A class that is gone may leave a resource to another, and a slice a pool that is valid.
+    EventHint(ClusterEvent(Resource.DEVICE_CLASS, _CHANGED | Action.DELETE)),
+    EventHint(ClusterEvent(Resource.RESOURCE_SLICE, _CHANGED | Action.DELETE)),
+)
 
 
 def validate(args: DynamicResourcesArgs, path: str) -> list[str]:

@@ -16,7 +16,7 @@ from berth.cluster.pods import Trait
 from berth.cluster.snapshot import Snapshot
 from berth.framework.status import Status
 from berth.plugins.dynamicresources.answers import Allocator, NodeAnswers
-from berth.plugins.dynamicresources.claims import check_requests, resolved_claims
+from berth.plugins.dynamicresources.claims import check_requests, resolved_claims, unread_reason
 from berth.plugins.dynamicresources.extended import IN_MEMORY, ExtendedClaim, extended_claim
 
 
@@ -31,6 +31,7 @@ class PodClaims:
     extended: dict[str, int] = field(default_factory=dict)  # resources that a class may serve, and amounts
     stale: ResourceClaim | None = None
     unavailable: dict[str, ResourceClaim] = field(default_factory=dict)
+    unread: str = ""  # why no class can serve extended resources now
 
     @property
     def is_empty(self) -> bool:
@@ -61,7 +62,7 @@ class PodClaims:
             missing = nodes.allocatable(resource) == 0
             if not missing.any():
                 continue
-            has_class = classes.class_of(resource) is not None
+            has_class = not self.unread and classes.class_of(resource) is not None
             split: list[tuple[Mask, frozenset[str] | None]] = []
             for mask, served in groups:
                 split.append((mask & ~missing, served))
@@ -72,6 +73,9 @@ class PodClaims:
 
 def pod_claims(pod: Pod, snapshot: Snapshot) -> PodClaims | Status:
     """The pod's claims as they stand, or why it cannot be placed anywhere."""
+    unread = unread_reason(snapshot)
+    if unread and pod.spec.resource_claims:
+        return Status.unresolvable(unread)
     resolved = resolved_claims(pod, snapshot.objects(ResourceClaim))
     if isinstance(resolved, Status):
         return resolved
@@ -94,7 +98,7 @@ def pod_claims(pod: Pod, snapshot: Snapshot) -> PodClaims | Status:
         selector = held.node_selector
         claim = ResourceClaim(metadata=ClaimMeta(name=IN_MEMORY))
         allocated.append((claim, held, None if selector is None else compile_node_selector(selector)))
-    claims = PodClaims(resolved, tuple(allocated), tuple(to_allocate), allocator)
+    claims = PodClaims(resolved, tuple(allocated), tuple(to_allocate), allocator, unread=unread)
     if held is None:
         _add_extended(claims, pod, snapshot)
     return claims
