@@ -92,6 +92,10 @@ bench-groups: setup  ## measure the CPU time of planning a group of 4, 100 and 1
 bench-devices: setup  ## measure the CPU time of a cycle for a pod with a claim among 40,000 devices, by what is known of its expression
 	PYTHONPATH=tests $(BIN)/python -m bench.devices $(ARGS)
 
+.PHONY: bench-device-memory
+bench-device-memory: setup  ## measure the memory of each service for a device, on a real API server
+	PYTHONPATH=tests $(BIN)/python -m bench.device_memory $(ARGS)
+
 bench-requests: setup  ## measure the CPU time of a POST to a real API server, beside aiohttp and beside the least possible
 	PYTHONPATH=tests $(BIN)/python -m bench.requests $(ARGS)
 

@@ -38,7 +38,7 @@ from harness.servers.nats_server import nats_server
 from harness.worlds.cluster_user import cluster_user, eventually
 from harness.worlds.placements import scenarios
 
-MANY, FEW = 5000, 1000
+MANY, FEW, WITH_DEVICES = 5000, 1000, 500
 """Nodes."""
 LONG = 6000
 """Pods of a drain in which the second or more that it takes four scorers to start does not count."""
@@ -185,6 +185,20 @@ async def on_few_nodes(plane: ControlPlane, peer: KubeScheduler, rounds: int) ->
     ]
 
 
+async def with_devices(plane: ControlPlane, peer: KubeScheduler, rounds: int) -> list[Row]:
+    """What is measured with 8 GPUs on each of 500 nodes."""
+    await add_nodes(plane, WITH_DEVICES, with_devices=True)
+    both: list[Contender] = [Berth(), peer]
+    claims = await drain_in_turn(both, plane, pods=2000, form=Form.CLAIMS, rounds=rounds)
+    templates = await drain_in_turn(both, plane, pods=2000, form=Form.TEMPLATES, rounds=rounds)
+    _, theirs = _medians(claims, _cpu)
+    return [
+        faster("2,000 pods with a GPU by a claim, bound/s", claims, lambda one: one.bound_per_second, 1.5),
+        faster("the same, claims of a template, bound/s", templates, lambda one: one.bound_per_second, 1.5),
+        cheaper("CPU ms a pod with a claim", claims, round(theirs, 2)),
+    ]
+
+
 async def repeats(plane: ControlPlane) -> list[Row]:
     """How often pods are ranked, with several scorers."""
     wanted = [one for one in scenarios(FEW) if one.name in {"three sizes", "live bandwidth"}]
@@ -229,6 +243,8 @@ def main(
         rows += asyncio.run(on_many_nodes(plane, peer, rounds))
     with control_plane(assets) as plane:
         rows += asyncio.run(on_few_nodes(plane, peer, rounds))
+    with control_plane(assets) as plane:
+        rows += asyncio.run(with_devices(plane, peer, rounds))
     with control_plane(assets) as plane:
         rows += asyncio.run(repeats(plane))
     show(rows)

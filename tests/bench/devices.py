@@ -29,6 +29,7 @@ from berth.api.devices import (
     DeviceClaim,
     DeviceClass,
     DeviceClassSpec,
+    DeviceConstraint,
     DeviceRequest,
     ExactDeviceRequest,
     ExpressionSelector,
@@ -51,8 +52,10 @@ from harness.builders.objects import a_node, a_pod
 from harness.builders.profiles import default_profile
 
 DRIVER = "gpu.example.com"
+CLASS = "gpu"
 ATTRIBUTES = f'device.attributes["{DRIVER}"]'
 SLICE = 10_000_000  # ns, as a core of a service
+ENDLESS = 50  # nodes
 MODELS = ("A100", "H100", "H200")
 UNIQUE = f'{ATTRIBUTES}.uuid.startsWith("GPU-1")'
 
@@ -68,15 +71,24 @@ class Devices:
     def claiming(self, expression: str) -> Pod:
         """A pod whose claim asks for one device with this expression."""
         name = f"train-{next(self.numbers)}"
-        request = ExactDeviceRequest(device_class_name="gpu", selectors=[selector(expression)])
-        claim = ResourceClaim(
-            metadata=ClaimMeta(name=name, namespace="default", uid=f"claim-{name}"),
-            spec=ResourceClaimSpec(devices=DeviceClaim(requests=[DeviceRequest(name="gpu", exactly=request)])),
-        )
-        self.snapshot.objects(ResourceClaim).set(claim.metadata.uid, claim)
+        self._claim(name, ExactDeviceRequest(device_class_name=CLASS, selectors=[selector(expression)]))
         return a_pod(name, resource_claims=[PodResourceClaim(name="gpu", resource_claim_name=name)])
 
-    def cycle(self, pod: Pod) -> tuple[float, float]:
+    def endless(self) -> Pod:
+        """A pod that wants 41 of 40 devices which all differ: 847,660,528 ways to take the first thirty."""
+        distinct = DeviceConstraint(distinct_attribute=f"{DRIVER}/uuid")
+        self._claim("most", ExactDeviceRequest(device_class_name=CLASS, count=30), distinct)
+        self._claim("rest", ExactDeviceRequest(device_class_name=CLASS, count=11))
+        claims = [PodResourceClaim(name=name, resource_claim_name=name) for name in ("most", "rest")]
+        return a_pod("endless", resource_claims=claims)
+
+    def _claim(self, name: str, request: ExactDeviceRequest, *constraints: DeviceConstraint) -> None:
+        devices = DeviceClaim(requests=[DeviceRequest(name="gpu", exactly=request)], constraints=list(constraints))
+        metadata = ClaimMeta(name=name, namespace="default", uid=f"claim-{name}")
+        claim = ResourceClaim(metadata=metadata, spec=ResourceClaimSpec(devices=devices))
+        self.snapshot.objects(ResourceClaim).set(claim.metadata.uid, claim)
+
+    def cycle(self, pod: Pod, *, fits: bool = True) -> tuple[float, float]:
         """CPU milliseconds of the pod's cycle with its preparation, and of the longest step."""
         steps, begun = [], process_time_ns()
         (plugin,) = self.profile.allocating
@@ -85,7 +97,7 @@ class Devices:
             begun = process_time_ns()
         ranking = rank(pod, self.snapshot, self.profile, attempt=Attempt(uid=Uid(pod.uid), term=Term(1), n=1))
         steps.append(process_time_ns() - begun)
-        assert ranking.feasible, ranking.message
+        assert bool(ranking.feasible) is fits, ranking.message
         return sum(steps) / 1e6, max(steps) / 1e6
 
 
@@ -100,16 +112,25 @@ def selector(expression: str) -> ExpressionSelector:
 def cluster(node_count: int, per_node: int) -> Devices:
     snapshot = Snapshot()
     DevicePools.of(snapshot)  # as in a scorer
-    gpu = DeviceClassSpec(selectors=[selector(f'device.driver == "{DRIVER}"')])
-    snapshot.objects(DeviceClass).set("gpu", DeviceClass(metadata=ObjectMeta(name="gpu"), spec=gpu))
+    snapshot.objects(DeviceClass).set(CLASS, device_class())
     for number in range(node_count):
         node = f"n{number}"
         snapshot.set_node(a_node(node, cpu="64"))
-        devices = [_device(number, index) for index in range(per_node)]
-        pool = ResourcePool(name=node, generation=1, resource_slice_count=1)
-        spec = ResourceSliceSpec(driver=DRIVER, node_name=node, pool=pool, devices=devices)
-        snapshot.objects(ResourceSlice).set(node, ResourceSlice(metadata=ObjectMeta(name=node), spec=spec))
+        snapshot.objects(ResourceSlice).set(node, resource_slice(node, number, per_node))
     return Devices(snapshot, default_profile(), count())
+
+
+def device_class() -> DeviceClass:
+    selectors = [selector(f'device.driver == "{DRIVER}"')]
+    return DeviceClass(metadata=ObjectMeta(name=CLASS), spec=DeviceClassSpec(selectors=selectors))
+
+
+def resource_slice(node: str, number: int, per_node: int) -> ResourceSlice:
+    """The devices of a node, by its name and number."""
+    devices = [_device(number, index) for index in range(per_node)]
+    pool = ResourcePool(name=node, generation=1, resource_slice_count=1)
+    spec = ResourceSliceSpec(driver=DRIVER, node_name=node, pool=pool, devices=devices)
+    return ResourceSlice(metadata=ObjectMeta(name=node), spec=spec)
 
 
 def _device(node: int, index: int) -> SliceDevice:
@@ -152,6 +173,9 @@ def main(
         spent = [made.cycle(made.claiming(expression)) for expression in expressions]
         wholes, longest = [whole for whole, _ in spent], max(step for _, step in spent)
         table.add_row(name, f"{statistics.median(wholes):.1f}", f"{max(wholes):.1f}", f"{longest:.1f}")
+    small = cluster(ENDLESS, 40)
+    whole, longest = small.cycle(small.endless(), fits=False)
+    table.add_row(f"no solution on {ENDLESS} nodes with 40 devices", f"{whole:.0f}", f"{whole:.0f}", f"{longest:.1f}")
     Console(highlight=False, soft_wrap=True).print(table)
 
 

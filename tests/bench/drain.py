@@ -22,6 +22,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from bench.claims import add_claims, control_claims, remove_claims, spec_with_claim, spec_with_template
 from bench.contenders import Contender, Running
 from bench.observer import Bound
 from berth_sim.nodes import HOSTNAME_LABEL, ZONE_LABEL, pod_manifest
@@ -51,6 +52,14 @@ class Form(StrEnum):
     """At most one apart over the zones."""
     APART = "apart"
     """No two on one node."""
+    CLAIMS = "claims"
+    """One GPU by a ResourceClaim that is there already."""
+    TEMPLATES = "templates"
+    """One GPU by a claim of a template, which the controller makes from the start of the scheduler on."""
+
+    @property
+    def needs_devices(self) -> bool:
+        return self in {Form.CLAIMS, Form.TEMPLATES}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,13 +92,19 @@ async def drain(
     form: Form = Form.EQUAL,
 ) -> Drain:
     """Create the pods, start the scheduler, and measure until all are bound."""
-    await seen.create(waiting_pod(f"web-{number}", seen.namespace, contender, form) for number in range(pods))
+    names = [f"web-{number}" for number in range(pods)]
+    if form is Form.CLAIMS:
+        await add_claims(seen, names)
+    await seen.create(waiting_pod(name, seen.namespace, contender, form) for name in names)
     version = (await seen.api.get(seen.api.pods, limit=1)).version
     watched = Bound()
     watching = asyncio.create_task(watched.watch(seen, version))
+    controlling = None
     try:
         began = time.monotonic()
         with contender.run(plane, folder) as running:
+            if form is Form.TEMPLATES:
+                controlling = asyncio.create_task(control_claims(seen, names))
             await _count_of(watched, 1, watching, running)
             before, busy = _spent_so_far(running.pids), machine_busy_seconds()
             from_here = time.monotonic()
@@ -99,7 +114,9 @@ async def drain(
             took = time.monotonic() - from_here
     finally:
         watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
+        await asyncio.gather(watching, *filter(None, [controlling]), return_exceptions=True)
+        if form.needs_devices:
+            await remove_claims(seen)
     times = list(watched.at.values())
     first, last = times[0], times[-1]
     spent = _between(before, after)
@@ -130,7 +147,7 @@ def waiting_pod(name: str, namespace: str, contender: Contender, form: Form = Fo
         memory=MEMORY,
         labels=LABELS,
         scheduler=contender.scheduler_name,
-        spec=_SPECS[form],
+        spec=spec_with_claim(name) if form is Form.CLAIMS else _SPECS[form],
     )
 
 
@@ -141,6 +158,7 @@ _SPECS: Mapping[Form, dict[str, Any]] = {
     Form.EQUAL: {},
     Form.ZONES: {"topologySpreadConstraints": [_OVER_ZONES]},
     Form.APART: {"affinity": {"podAntiAffinity": _APART}},
+    Form.TEMPLATES: spec_with_template(),
 }
 
 

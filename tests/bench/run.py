@@ -25,6 +25,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from bench.claims import add_devices
 from bench.contenders import KUBE_SCHEDULER, Berth, Contender, kube_scheduler
 from bench.drain import Drain, Form, drain
 from berth_sim.nodes import ZONES
@@ -43,7 +44,7 @@ def main(
     rounds: Annotated[int, typer.Option(min=1, help="Measurements of each scheduler.")] = 3,
     scorers: Annotated[int, typer.Option(min=1, help="Number of berth's scorers.")] = 1,
     form: Annotated[
-        Form, typer.Option(help="What the pods ask for: spread over zones, one on each node.")
+        Form, typer.Option(help="What the pods ask for: spread over zones, one on each node, a GPU by a claim.")
     ] = Form.EQUAL,
     only: Annotated[str, typer.Option(help="Measure only berth or only kube-scheduler.")] = "",
     out: Annotated[Path, typer.Option(help="Folder for the figures as JSON.")] = RESULTS,
@@ -67,16 +68,18 @@ def main(
 async def measure(
     contenders: Sequence[Contender], plane: ControlPlane, *, nodes: int, pods: int, form: Form, rounds: int
 ) -> list[Drain]:
-    """Run the schedulers in turn, `rounds` times each."""
-    await add_nodes(plane, nodes)
+    """Run the schedulers in turn, `rounds` times each, every second round in the opposite order."""
+    await add_nodes(plane, nodes, with_devices=form.needs_devices)
     return await drain_in_turn(contenders, plane, pods=pods, form=form, rounds=rounds)
 
 
-async def add_nodes(plane: ControlPlane, count: int) -> None:
-    """Equal nodes in three zones. They end with their API server: deleting 5,000 takes long."""
+async def add_nodes(plane: ControlPlane, count: int, *, with_devices: bool = False) -> None:
+    """Equal nodes in three zones, with 8 GPUs each. They end with their API server: deleting 5,000 takes long."""
     async with cluster_user(plane.kubeconfig_path, cleans_up=False) as cluster:
         for number, zone in enumerate(ZONES):
             await cluster.add_nodes(len(range(number, count, len(ZONES))), zone=zone)
+        if with_devices:
+            await add_devices(cluster)
 
 
 async def drain_in_turn(
@@ -84,7 +87,7 @@ async def drain_in_turn(
 ) -> list[Drain]:
     drains = []
     for number in range(rounds):
-        for contender in contenders:
+        for contender in contenders[:: -1 if number % 2 else 1]:
             drains.append(done := await _round(contender, plane, pods, form))
             console.print(f"round {number + 1}: {_sentence(done)}")
     return drains

@@ -80,6 +80,12 @@ def test_pods_with_a_gpu_are_packed_and_leave_a_node_whole():
     assert nodes["train-huge"] == ""
 
 
+def test_the_page_about_devices_shows_what_its_command_prints():
+    command = [sys.executable, "-m", "berth_cli", "simulate", "--cluster", "cluster.yaml", "--pods", "pods.yaml"]
+    done = subprocess.run(command, capture_output=True, check=True, timeout=60, text=True, cwd=EXAMPLES / "devices")
+    assert done.stdout.strip() in (EXAMPLES.parent / "devices.md").read_text(encoding="utf-8")
+
+
 def test_pods_are_spread_over_zones_though_one_zone_has_most_of_the_room():
     assert Counter(node.split("-")[1] for node in simulated("zones").values()) == {"a": 2, "b": 2, "c": 2}
 

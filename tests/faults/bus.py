@@ -108,6 +108,11 @@ class Bus:
         return [
             *_compared("node", {name for kind, name in keys if kind == "node"}, nodes),
             *_compared("pod", pods, judge.bound()),
+            *_compared(
+                "resourceclaim",
+                {name for kind, name in keys if kind == "resourceclaim"},
+                {each.uid for each in judge.claims.values()},
+            ),
         ]
 
     async def _until_nothing(self, ask: Callable[[], Awaitable[list[str]]], seconds: float) -> list[str]:

@@ -1,4 +1,4 @@
-"""Judges a run from outside, by the history in etcd: every change of pods and nodes, in the one order that it has.
+"""Judges a run from outside, by the history in etcd: every change of pods, nodes and claims, in their one order.
 
 A watch of the API server would end with the server, and may skip what happened meanwhile. The judge needs
 `--storage-media-type=application/json` and `--etcd-compaction-interval=0`.
@@ -26,8 +26,12 @@ from harness.worlds.cluster_user import node_of
 
 LAG_SECONDS = 5.0
 SCHEDULER = "berth"
-FIRST, END = "/registry/minions/", "/registry/pods0"
-"""The range of keys that has nodes and pods, but neither Leases nor Events."""
+FIRST, END = "/registry/minions/", "/registry/resourceclaims0"
+"""The range of keys that has nodes, pods and ResourceClaims, but neither Leases nor Events."""
+EXTENDED = "example.com/gpu"
+"""The resource by which pods without claims of their own get a device."""
+Device = tuple[str, str, str]
+"""Driver, pool and name."""
 TOLERANCE = 1e-6
 
 
@@ -55,10 +59,24 @@ class PodState:
     bound_at: float = 0.0
     left_at: float = 0.0
     is_going: bool = False
+    claims: tuple[str | None, ...] = ()
+    """Each claim that the pod needs, with its namespace; None while it is not made."""
 
     @property
     def waits(self) -> bool:
         return not self.node and not self.left_at and not self.is_going
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimState:
+    """A ResourceClaim by its last change."""
+
+    uid: str
+    owner: str
+    """The uid of the pod that it was made for, empty if it was made for none."""
+    is_going: bool
+    devices: frozenset[Device]
+    reserved_for: frozenset[str]
 
 
 @dataclass
@@ -68,6 +86,8 @@ class Judge:
     problems: list[str] = field(default_factory=list)
     pods: dict[str, PodState] = field(default_factory=dict)
     nodes: dict[str, list[NodeState]] = field(default_factory=lambda: defaultdict(list))
+    claims: dict[str, ClaimState] = field(default_factory=dict)
+    """By namespace and name."""
     deleted_by_user: set[str] = field(default_factory=set)
     """uids that the run itself deletes; every other deletion is an eviction."""
     evicted: dict[str, PodState] = field(default_factory=dict)
@@ -95,6 +115,28 @@ class Judge:
             self._take_node(name, found, at)
         elif kind == "pods":
             self._take_pod(name, found, at)
+        elif kind == "resourceclaims":
+            self._take_claim(name, found)
+
+    def _take_claim(self, name: str, found: dict | None) -> None:
+        if found is None:
+            del self.claims[name]
+            return
+        before, claim = self.claims.get(name), _claim_state(found)
+        self.claims[name] = claim
+        for device in claim.devices - (before.devices if before else frozenset()):
+            holders = sorted(other for other, each in self.claims.items() if device in each.devices)
+            if len(holders) > 1:
+                self.problems.append(f"{'/'.join(device)} is given to {' and to '.join(holders)}")
+
+    def held_devices(self) -> set[Device]:
+        """Those in claims."""
+        return {device for claim in self.claims.values() for device in claim.devices}
+
+    def leaked_devices(self) -> list[str]:
+        """Claims with devices that no living pod has reserved."""
+        living = {uid for uid, pod in self.pods.items() if not pod.left_at}
+        return sorted(name for name, claim in self.claims.items() if claim.devices and not claim.reserved_for & living)
 
     def _take_node(self, name: str, found: dict | None, at: float) -> None:
         usable = found is not None and not found["spec"].get("unschedulable", False)
@@ -111,6 +153,7 @@ class Judge:
         pod = self.pods.get(uid)
         if pod is None:
             pod = self.pods[uid] = _pod_state(name, found, at)
+        pod.claims = tuple(_claims_of(found))
         if "deletionTimestamp" in found["metadata"] and not pod.is_going:
             pod.is_going = True
             self._check_deletion(pod)
@@ -135,6 +178,15 @@ class Judge:
         if pod.is_ours:
             self.binding_times.append(at)
             self._check_room(pod, at)
+            for name in pod.claims:
+                self._check_claim(pod, name)
+
+    def _check_claim(self, pod: PodState, name: str | None) -> None:
+        claim = self.claims.get(name or "")
+        if claim is None or pod.uid not in claim.reserved_for or not claim.devices:
+            self.problems.append(f"{pod.name} bound to {pod.node!r} without its claim {name}: {claim}")
+        elif any(pool != pod.node for _, pool, _ in claim.devices):
+            self.problems.append(f"{pod.name} bound to {pod.node!r}, its devices are elsewhere: {claim}")
 
     def _check_room(self, pod: PodState, at: float) -> None:
         since = at - self.lag(at)
@@ -212,6 +264,28 @@ def _pod_state(name: str, found: dict, at: float) -> PodState:
         is_ours=found["spec"].get("schedulerName") == SCHEDULER,
         selector=found["spec"].get("nodeSelector", {}),
         created_at=at,
+    )
+
+
+def _claims_of(pod: dict) -> Iterator[str | None]:
+    """Its claims as far as they are made."""
+    namespace, status = pod["metadata"].get("namespace", ""), pod.get("status", {})
+    made = {each["name"]: each.get("resourceClaimName") for each in status.get("resourceClaimStatuses", ())}
+    names = [each.get("resourceClaimName") or made.get(each["name"]) for each in pod["spec"].get("resourceClaims", ())]
+    if any(EXTENDED in each.get("resources", {}).get("requests", {}) for each in pod["spec"]["containers"]):
+        names.append(status.get("extendedResourceClaimStatus", {}).get("resourceClaimName"))
+    return (f"{namespace}/{name}" if name else None for name in names)
+
+
+def _claim_state(found: dict) -> ClaimState:
+    metadata, status = found["metadata"], found.get("status", {})
+    results = status.get("allocation", {}).get("devices", {}).get("results", ())
+    return ClaimState(
+        uid=metadata["uid"],
+        owner=next((each["uid"] for each in metadata.get("ownerReferences", ())), ""),
+        is_going="deletionTimestamp" in metadata,
+        devices=frozenset((each["driver"], each["pool"], each["device"]) for each in results),
+        reserved_for=frozenset(each["uid"] for each in status.get("reservedFor", ())),
     )
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import nats as nats_client
 
+from faults import devices
 from faults.bus import ignore
 from faults.workload import ZONES, Workload
 from faults.world import Site, World, paused, signalled
@@ -241,6 +242,14 @@ async def _delete_pods(world: World, work: Workload, chance: random.Random, seco
     await work.add_pods(len(names))
 
 
+def _of_devices(act: Callable[[devices.Devices, random.Random, float], Awaitable[None]]) -> Act:
+    async def acting(world: World, work: Workload, chance: random.Random, seconds: float) -> None:
+        assert work.devices is not None, "a run without devices"
+        await act(work.devices, chance, seconds)
+
+    return acting
+
+
 AT_ONCE = (0.0, 0.0)
 SHORT = (1.0, 8.0)
 PAUSE = (16.0, 22.0)
@@ -283,3 +292,10 @@ OF_A_NATS_CLUSTER: Mapping[str, Kind] = {
     "kill two NATS servers": Kind(seconds=SHORT, act=_kill_nats(2)),
 }
 """Further faults of three NATS servers; of the others, those of NATS hit one of the three."""
+OF_DEVICES: Mapping[str, Kind] = {
+    "slices renewed": Kind(seconds=AT_ONCE, act=_of_devices(devices.renew_slices)),
+    "device tainted": Kind(seconds=SHORT, act=_of_devices(devices.taint_device)),
+    "node with devices cordoned": Kind(seconds=SHORT, act=_of_devices(devices.cordon_devices)),
+    "pods with devices deleted": Kind(seconds=AT_ONCE, act=_of_devices(devices.end_pods)),
+}
+"""Further faults of runs with devices."""

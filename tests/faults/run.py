@@ -3,6 +3,7 @@
     make faults ARGS="--seed 7 --faults 100"
     make faults ARGS="--seed 1 --seeds 10 --faults 100"                  1,000 faults
     make faults ARGS="--seed 3 --faults 20 --kinds 'kill NATS,API half open'"
+    make faults ARGS="--seed 1 --faults 100 --devices 48 --pods 500"
 
 Prints each fault as it begins and what was wrong; ends with 1 when anything was. The processes' scheduling is not in
 the seed's hands: a repeated run has the same faults at the same instants, not the same interleaving.
@@ -25,7 +26,8 @@ from typing import Annotated
 import typer
 
 from faults.bus import Bus
-from faults.kinds import KINDS, OF_A_NATS_CLUSTER
+from faults.devices import Devices
+from faults.kinds import KINDS, OF_A_NATS_CLUSTER, OF_DEVICES
 from faults.plan import Fault, draw
 from faults.workload import Workload
 from faults.world import World, faketime, world
@@ -39,7 +41,7 @@ PREPARED_SECONDS = 120.0
 STEP_SECONDS = 2.0
 """Pods arrive in bursts, so that several scorers rank at once."""
 UNREACHABLE = 3
-ALL_KINDS = {**KINDS, **OF_A_NATS_CLUSTER}
+ALL_KINDS = {**KINDS, **OF_A_NATS_CLUSTER, **OF_DEVICES}
 
 Say = Callable[[str], None]
 
@@ -52,6 +54,8 @@ class Size:
     tight: int = 20
     """Nodes full of unimportant pods, each of which is evicted for an important one; as many that get exactly full."""
     pods: int = 2000
+    devices: int = 0
+    """Devices, always all wanted; on nodes of their own."""
     faults: int = 100
     gap_seconds: float = 3.0
     scorers: int = 2
@@ -71,11 +75,14 @@ class Outcome:
     longest_gap_seconds: float = 0.0
     evicted: int = 0
     faults: int = 0
+    devices: int = 0
+    waves: int = 0
 
     def __str__(self) -> str:
+        devices = f"{self.devices} devices became free and wanted at once {self.waves} times, " if self.devices else ""
         return (
-            f"seed {self.seed}: {self.faults} faults, {self.bound} pods bound, {self.evicted} evicted, all that fit "
-            f"bound {self.recovered_seconds:.1f} s after the last fault, longest time without a Binding "
+            f"seed {self.seed}: {self.faults} faults, {self.bound} pods bound, {self.evicted} evicted, {devices}"
+            f"all that fit bound {self.recovered_seconds:.1f} s after the last fault, longest time without a Binding "
             f"{self.longest_gap_seconds:.1f} s, {len(self.problems)} problems"
         )
 
@@ -91,18 +98,35 @@ async def run(seed: int, size: Size, assets: Path, folder: Path, say: Say) -> Ou
         await eventually(lambda: all_bound(around), "the pool to be full", PREPARED_SECONDS)
         bus = Bus(around)
         around.before_loss = bus.collect_decisions
-        kubelet = asyncio.create_task(work.end_evicted_pods())
+        background = [asyncio.create_task(work.end_evicted_pods())]
+        if size.devices:
+            devices = work.devices = Devices(work=work, chance=random.Random(f"devices {seed}"))
+            await devices.prepare(size.devices)
+            background.append(asyncio.create_task(devices.control()))
         started = time.monotonic()
         try:
+            wanting = asyncio.create_task(work.devices.want()) if work.devices else None
             await asyncio.gather(all_faults(plan, around, work, say), _arrivals(plan, work, size))
+            if work.devices and wanting:
+                work.devices.is_last_fault_over = True
+                await wanting
             ended = time.monotonic()
             await recover(around, outcome, size, say)
             await judge_the_end(around, work, bus, outcome)
         finally:
-            kubelet.cancel()
+            await cancelled(background)
         outcome.longest_gap_seconds = _longest_gap(around.judge.binding_times, started, ended)
     outcome.problems += around.judge.problems
     return outcome
+
+
+async def cancelled(tasks: Sequence[asyncio.Task[None]]) -> None:
+    """End them; raises why one has ended by itself."""
+    for task in tasks:
+        task.cancel()
+    for result in await asyncio.gather(*tasks, return_exceptions=True):
+        if isinstance(result, Exception):
+            raise result
 
 
 async def all_bound(around: World) -> bool:
@@ -161,6 +185,9 @@ async def judge_the_end(around: World, work: Workload, bus: Bus, outcome: Outcom
         around.judge.check_decision(uid, node)
     outcome.problems += await bus.differences_of_the_mirror(SETTLED_SECONDS)
     outcome.bound = len(around.judge.bound())
+    if work.devices:
+        outcome.devices, outcome.waves = work.devices.count, work.devices.waves
+        outcome.problems += await work.devices.leaks(SETTLED_SECONDS)
     evicted = around.judge.evicted.values()
     outcome.evicted = len(evicted)
     outcome.problems += [f"{pod.name} evicted from {pod.node}" for pod in evicted if not pod.node.startswith("tight-")]
@@ -196,6 +223,7 @@ def main(
     ] = 20,
     gap: Annotated[float, typer.Option(min=0.1, help="Mean seconds between the beginnings of two faults.")] = 3.0,
     scorers: Annotated[int, typer.Option(min=1, help="Scorers of each of the two pipelines.")] = 2,
+    devices: Annotated[int, typer.Option(min=0, help="Devices, all wanted at once; four on a node.")] = 0,
     nats_servers: Annotated[int, typer.Option(help="1, or 3 with R3 streams and further faults.")] = 1,
     kinds: Annotated[str, typer.Option(help="Only these faults, separated by commas.")] = "",
     recovered: Annotated[float, typer.Option(help="Seconds after which pods that fit are bound.")] = RECOVERED_SECONDS,
@@ -206,7 +234,7 @@ def main(
     if assets is None:
         sys.stderr.write(f"{HOW_TO_GET_IT}\n")
         raise typer.Exit(UNREACHABLE)
-    known = list(ALL_KINDS if nats_servers > 1 else KINDS)
+    known = [*KINDS, *(OF_A_NATS_CLUSTER if nats_servers > 1 else ()), *(OF_DEVICES if devices else ())]
     chosen = [name.strip() for name in kinds.split(",") if name.strip()] or known
     if unknown := set(chosen).difference(known):
         raise typer.BadParameter(f"--kinds: {', '.join(sorted(unknown))}: want some of {', '.join(known)}")
@@ -217,6 +245,7 @@ def main(
         nodes=nodes,
         tight=tight,
         pods=pods,
+        devices=devices,
         faults=faults,
         gap_seconds=gap,
         scorers=scorers,

@@ -21,10 +21,24 @@ def pod(uid: str, on: str = "", *, cpu: str = "600m", scheduler: str = "berth", 
     return {"metadata": metadata, "spec": spec | ({"nodeName": on} if on else {})}
 
 
+def claim(device: str = "", *users: str) -> dict:
+    results = [{"driver": "d", "pool": "n1", "device": device}]
+    status = {"allocation": {"devices": {"results": results}}, "reservedFor": [{"uid": each} for each in users]}
+    return {"metadata": {"uid": "c"}, "status": status if device else {}}
+
+
+def claiming(uid: str, on: str = "") -> dict:
+    found = pod(uid, on)
+    found["metadata"]["namespace"] = "ns"
+    found["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": "c"}]
+    return found
+
+
 def seen(*changes: tuple[float, str, dict | None]) -> Judge:
     judge = Judge()
     for at, name, found in changes:
-        judge.take(NODE if name == "n1" else f"/registry/pods/ns/{name}", found, at)
+        kind = "resourceclaims" if name in {"c", "d"} else "pods"
+        judge.take(NODE if name == "n1" else f"/registry/{kind}/ns/{name}", found, at)
     return judge
 
 
@@ -75,3 +89,32 @@ def test_decision_that_names_another_node_than_the_pod_has_is_wrong():
 def test_pod_that_waits_beside_a_node_with_room_is_named():
     judge = seen((0, "n1", node()), (1, "a", pod("a")), (1, "b", pod("b", cpu="2")), (1, "c", pod("c", zone="y")))
     assert [each.uid for each in judge.waiting_that_fit()] == ["a"]
+
+
+def test_device_in_two_claims_is_wrong_and_one_that_was_given_back_is_not():
+    judge = seen((0, "c", claim("gpu-0", "a")), (1, "c", claim()), (2, "d", claim("gpu-0", "b")))
+    assert judge.problems == []
+    judge.take("/registry/resourceclaims/ns/c", claim("gpu-0", "a"), 3)
+    assert judge.problems == ["d/n1/gpu-0 is given to ns/c and to ns/d"]
+
+
+@pytest.mark.parametrize(
+    ("found", "problems"),
+    [
+        pytest.param(claim("gpu-0", "a"), 0, id="reserved"),
+        pytest.param(claim("gpu-0", "b"), 1, id="for another"),
+        pytest.param(claim(), 1, id="without devices"),
+        pytest.param(None, 1, id="not there"),
+    ],
+)
+def test_pod_bound_without_its_claim_is_wrong(found: dict | None, problems: int):
+    changes = [(1, "c", found)] if found else []
+    judge = seen((0, "n1", node()), *changes, (2, "a", claiming("a")), (3, "a", claiming("a", "n1")))
+    assert len(judge.problems) == problems
+
+
+def test_claim_with_devices_and_no_living_pod_is_a_leak():
+    judge = seen((0, "a", pod("a")), (1, "c", claim("gpu-0", "a")), (1, "d", claim("gpu-1")))
+    assert judge.leaked_devices() == ["ns/d"]
+    judge.take("/registry/pods/ns/a", None, 2)
+    assert judge.leaked_devices() == ["ns/c", "ns/d"]

@@ -1,8 +1,10 @@
-"""Pods near the 1.5 MB that a real API server takes: what they cost is theirs, and who they are is said."""
+"""Pods and devices near the 1.5 MB that a real API server takes: what they cost is theirs, and who they are is said."""
 
 from __future__ import annotations
 
+import random
 import re
+import string
 from collections.abc import Iterator
 
 import pytest
@@ -18,6 +20,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Sending a large body"),  # aiohttp's, about what the test sends
 ]
 
+RESOURCES = "/apis/resource.k8s.io/v1"
 TOLERATIONS = 7_000
 """Of a pod that the API server takes, and that would be 1.2 MB in the mirror."""
 LABELS = 9_000
@@ -88,6 +91,105 @@ async def test_a_waiting_pod_of_too_many_bytes_gets_an_event_with_size_and_limit
     events = (await cluster_outside.api.get(f"/api/v1/namespaces/{cluster_outside.namespace}/events")).body["items"]
     assert message in [each["message"] for each in events if each["reason"] == "FailedScheduling"]
     assert "leading ended" not in berth.said
+
+
+async def test_devices_of_the_largest_slice_are_given_to_the_largest_claim(
+    berth: BerthUp, cluster_outside: ClusterUser
+):
+    """128 devices with 32 attributes of the longest names and values, which do not compress, and 32 requests."""
+    seen, chance = cluster_outside, random.Random(1)
+    node, device_class = await with_large_slice(seen, chance)
+    requests = [
+        {"name": f"r{i}", "exactly": {"deviceClassName": device_class, "selectors": [selector(i, device_class)]}}
+        for i in range(32)
+    ]
+    config = [
+        {"opaque": {"driver": "d.example.com", "parameters": {"text": "<" * 1_500, "number": i}}} for i in range(32)
+    ]
+    await made(seen, claims(seen), "large", {"devices": {"requests": requests, "config": config}})
+    await seen.create([claiming(seen, "large", "large")])
+    assert (await seen.all_bound(["large"]))["large"] == node
+    given = (await seen.api.get(f"{claims(seen)}/large")).body["status"]["allocation"]["devices"]
+    assert len({each["device"] for each in given["results"]}) == 32
+    assert len(given["config"]) == 32
+    assert given["config"][0]["opaque"] == config[0]["opaque"]
+
+
+async def test_a_claim_above_max_payload_is_refused_with_a_reason_and_others_go_on(
+    berth: BerthUp, cluster_outside: ClusterUser
+):
+    seen = cluster_outside
+    _, device_class = await with_large_slice(seen, random.Random(2))
+    selectors = [selector(number, device_class) for number in range(4)]
+    exactly = {"deviceClassName": device_class, "selectors": selectors}
+    requests = [{"name": f"r{i}", "exactly": exactly} for i in range(32)]
+    await made(seen, claims(seen), "huge", {"devices": {"requests": requests}})
+    await made(
+        seen,
+        claims(seen),
+        "small",
+        {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": device_class}}]}},
+    )
+    await seen.create([claiming(seen, "huge", "huge"), claiming(seen, "small", "small")])
+    await seen.all_bound(["small"])
+
+    async def told() -> bool:
+        message = (await seen.condition("huge")).get("message", "")
+        return f"resource claim {seen.namespace}/huge is too large for a message of NATS" in message
+
+    await eventually(told, "the pod to be told")
+    assert "leading ended" not in berth.said
+
+
+async def test_256_pods_share_a_claim(berth: BerthUp, cluster_outside: ClusterUser):
+    """As many as the API server lets reserve it; one more waits."""
+    seen = cluster_outside
+    node, device_class = await with_large_slice(seen, random.Random(3))
+    request = {"name": "r", "exactly": {"deviceClassName": device_class}}
+    await made(seen, claims(seen), "shared", {"devices": {"requests": [request]}})
+    names = [f"web-{number:03}" for number in range(256)]
+    await seen.create(claiming(seen, name, "shared") for name in names)
+    placed = await seen.all_bound(names, 120)
+    assert set(placed.values()) == {node}
+    users = (await seen.api.get(f"{claims(seen)}/shared")).body["status"]["reservedFor"]
+    assert sorted(each["name"] for each in users) == names
+
+
+async def with_large_slice(seen: ClusterUser, chance: random.Random) -> tuple[str, str]:
+    """A node with the largest slice, and a class."""
+    (node,) = await seen.add_nodes(1, cpu="8", memory="400Gi", pods=400)
+
+    def text(length: int) -> str:
+        return "a" + "".join(chance.choices(string.ascii_lowercase + string.digits, k=length - 1))
+
+    attributes = [f"{text(63)}/{text(32)}" for _ in range(32)]
+    devices = [
+        {"name": f"gpu-{number}", "attributes": {name: {"string": text(64)} for name in attributes}}
+        for number in range(128)
+    ]
+    pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": "d.example.com", "nodeName": node, "pool": pool, "devices": devices}
+    await made(seen, f"{RESOURCES}/deviceclasses", seen.namespace, {})
+    await made(seen, f"{RESOURCES}/resourceslices", node, spec)
+    return node, seen.namespace
+
+
+def selector(number: int, salt: str) -> dict:
+    """One of the longest, 10 KiB."""
+    return {"cel": {"expression": f'device.driver != "{salt}-{number}-'.ljust(10_239, "x") + '"'}}
+
+
+def claiming(seen: ClusterUser, name: str, claim: str) -> dict:
+    return seen.pod(name, cpu="1m", spec={"resourceClaims": [{"name": "gpu", "resourceClaimName": claim}]})
+
+
+def claims(seen: ClusterUser) -> str:
+    return f"{RESOURCES}/namespaces/{seen.namespace}/resourceclaims"
+
+
+async def made(seen: ClusterUser, path: str, name: str, spec: dict) -> None:
+    answer = await seen.api.post(path, {"metadata": {"name": name}, "spec": spec})
+    assert answer.code == 201, answer.body
 
 
 async def test_a_pod_with_all_the_annotations_that_may_be_is_bound(berth: BerthUp, cluster_outside: ClusterUser):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from faults.kinds import KINDS, OF_A_NATS_CLUSTER
+from faults.kinds import KINDS, OF_A_NATS_CLUSTER, OF_DEVICES
 from faults.run import Size, run
 from faults.world import faketime
 from harness.servers.control_plane import assets_folder
@@ -23,26 +23,31 @@ RECOVERED_SECONDS = 120.0
 LONG = {"pause leading watcher", "pause leading binder", "NATS half open", "API half open"}
 """Faults that last longer than this test should."""
 SHORT = [name for name in KINDS if name not in LONG and (faketime() or "clock" not in name)]
+OF_PROCESSES = [name for name in SHORT if "kill" in name]
 OF_NATS = [name for name in SHORT if "NATS" in name]
 
 
 @pytest.mark.parametrize(
-    ("kinds", "nats_servers"),
+    ("kinds", "nats_servers", "devices"),
     [
-        pytest.param(SHORT, 1, id="one NATS server"),
-        pytest.param([*OF_NATS, *OF_A_NATS_CLUSTER], 3, id="three NATS servers"),
+        pytest.param(SHORT, 1, 0, id="one NATS server"),
+        pytest.param([*OF_NATS, *OF_A_NATS_CLUSTER], 3, 0, id="three NATS servers"),
+        pytest.param([*OF_PROCESSES, *OF_DEVICES], 1, 12, id="devices"),
     ],
 )
-async def test_pods_are_bound_once_and_where_they_fit(kinds: list[str], nats_servers: int, tmp_path: Path):
+async def test_pods_are_bound_once_and_where_they_fit(
+    kinds: list[str], nats_servers: int, devices: int, tmp_path: Path
+):
     assets = assets_folder()
     assert assets is not None
     size = Size(
         nodes=20,
         tight=3,
         pods=180,
+        devices=devices,
         faults=len(kinds),
         gap_seconds=1.0,
-        scorers=1,
+        scorers=2 if devices else 1,
         nats_servers=nats_servers,
         kinds=kinds,
         recovered_seconds=RECOVERED_SECONDS,

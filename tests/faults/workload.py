@@ -11,11 +11,15 @@ import asyncio
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from berth_sim.nodes import node_manifest, pod_manifest
 from faults.world import World
 from harness.worlds.cluster_user import NO_GRACE
 from harness.worlds.kubernetes_api import STRATEGIC_PATCH
+
+if TYPE_CHECKING:
+    from faults.devices import Devices
 
 POOL = "berth.test/pool"
 ZONE = "berth.test/zone"
@@ -45,6 +49,7 @@ class Workload:
     unimportant: str = ""
     important: str = ""
     vips: int = 0
+    devices: Devices | None = None
     _count: int = 0
     _left_in_exact: int = 0
     _stride: int = 0
@@ -63,52 +68,55 @@ class Workload:
         self.exact = [f"exact-{number:03}" for number in range(min(tight, pods // EXACT_PODS))]
         self._left_in_exact = len(self.exact) * EXACT_PODS
         self._stride = pods // self._left_in_exact if self.exact else 0
-        await _each([self._create_node(name) for name in (*self.nodes, *self.tight)])
-        await _each([self._create_node(name, EXACT_CPU) for name in self.exact])
-        await _each([self.create(self._filler(number)) for number in range(tight)])
+        await each([self.create_node(name) for name in (*self.nodes, *self.tight)])
+        await each([self.create_node(name, EXACT_CPU) for name in self.exact])
+        await each([self.create(self._filler(number)) for number in range(tight)])
 
     def _filler(self, number: int) -> dict:
         spec = {"nodeSelector": {POOL: "tight"}, "terminationGracePeriodSeconds": GRACE_SECONDS * (number % 2)}
-        return self._pod(f"filler-{number}", spec, cpu="1", priority_class=self.unimportant)
+        return self.pod(f"filler-{number}", spec, cpu="1", priority_class=self.unimportant)
 
-    async def _create_node(self, name: str, cpu: str = NODE_CPU) -> None:
+    async def create_node(self, name: str, cpu: str = NODE_CPU) -> None:
+        """Create a node of the pool that its name begins with."""
         pool, _, number = name.partition("-")
         made = node_manifest(name, cpu=cpu, labels={POOL: pool, ZONE: ZONES[int(number) % 2]})
-        await self._insist_created("/api/v1/nodes", made)
+        await self.insist_created("/api/v1/nodes", made)
 
-    def _pod(self, name: str, spec: dict, **form: object) -> dict:
+    def pod(self, name: str, spec: dict, **form: object) -> dict:
+        """Return a pod of the run."""
         return pod_manifest(name, namespace=self.world.user.namespace, spec=spec, **form)
 
     async def create(self, pod: dict) -> None:
         """Create a pod, also while the API server comes and goes."""
-        await self._insist_created(self.world.user.api.pods, pod)
+        await self.insist_created(self.world.user.api.pods, pod)
 
-    async def _insist_created(self, path: str, made: dict) -> None:
+    async def insist_created(self, path: str, made: dict) -> None:
+        """Create an object, also while the API server comes and goes."""
         while (answer := await self.world.insist(lambda: self.world.user.api.post(path, made))).code not in {201, 409}:
             assert answer.code in {403, 429, 500, 503, 504}, answer.body  # it has just started
             await asyncio.sleep(0.2)
 
     async def add_pods(self, count: int) -> None:
         """Create pods for the pool `main`, some of them important, some for another scheduler."""
-        await _each([self.create(self._any_pod()) for _ in range(count)])
+        await each([self.create(self._any_pod()) for _ in range(count)])
 
     def _any_pod(self) -> dict:
         self._count += 1
         if self._left_in_exact and not self._count % self._stride:
             self._left_in_exact -= 1
-            return self._pod(f"exact-{self._count:05}", {"nodeSelector": {POOL: "exact"}})
+            return self.pod(f"exact-{self._count:05}", {"nodeSelector": {POOL: "exact"}})
         spec = {"nodeSelector": {POOL: "main"}}
         drawn = self.chance.random()
         if drawn < OF_ANOTHER_SCHEDULER:
-            return self._pod(f"other-{self._count:05}", spec, scheduler="default-scheduler")
+            return self.pod(f"other-{self._count:05}", spec, scheduler="default-scheduler")
         priority = {"priority_class": self.important} if drawn < OF_ANOTHER_SCHEDULER + IMPORTANT else {}
-        return self._pod(f"web-{self._count:05}", spec, **priority)
+        return self.pod(f"web-{self._count:05}", spec, **priority)
 
     async def add_vip(self) -> None:
         """Create a pod that needs one eviction in the pool `tight`."""
         self.vips += 1
         await self.create(
-            self._pod(f"vip-{self.vips}", {"nodeSelector": {POOL: "tight"}}, cpu="1", priority_class=self.important)
+            self.pod(f"vip-{self.vips}", {"nodeSelector": {POOL: "tight"}}, cpu="1", priority_class=self.important)
         )
 
     def picked_pods(self, count: int, chance: random.Random, prefix: str = "web-") -> list[str]:
@@ -123,19 +131,19 @@ class Workload:
             if _short(pod.name) == name:
                 self.world.judge.deleted_by_user.add(pod.uid)
         path = f"{self.world.user.api.pods}/{name}"
-        await self._insist(lambda: self.world.user.api.delete(path, NO_GRACE))
+        await self.insist(lambda: self.world.user.api.delete(path, NO_GRACE))
 
     async def delete_pods(self, names: Sequence[str]) -> None:
-        await _each([self.delete_pod(name) for name in names])
+        await each([self.delete_pod(name) for name in names])
 
     async def replace_by_namesake(self, name: str, zone: str) -> None:
         """Delete a pod, and create another one of its name at once, which only the nodes of a zone suit."""
         await self.delete_pod(name)
-        await self.create(self._pod(name, {"nodeSelector": {POOL: "main", ZONE: zone}}))
+        await self.create(self.pod(name, {"nodeSelector": {POOL: "main", ZONE: zone}}))
 
     async def delete_node(self, name: str) -> int:
         """Delete a node, and its pods as the pod garbage collector does; how many those were."""
-        await self._insist(lambda: self.world.user.api.delete(f"/api/v1/nodes/{name}"))
+        await self.insist(lambda: self.world.user.api.delete(f"/api/v1/nodes/{name}"))
         return await self.remove_orphans(name)
 
     async def remove_orphans(self, node: str) -> int:
@@ -145,18 +153,18 @@ class Workload:
         return len(names)
 
     async def recreate_node(self, name: str) -> None:
-        await self._create_node(name)
+        await self.create_node(name)
 
     async def cordon(self, name: str, *, unschedulable: bool) -> None:
         body = {"spec": {"unschedulable": unschedulable}}
-        await self._insist(lambda: self.world.user.api.patch(f"/api/v1/nodes/{name}", body))
+        await self.insist(lambda: self.world.user.api.patch(f"/api/v1/nodes/{name}", body))
 
     async def resize(self, name: str, cpu: str = NODE_CPU) -> None:
         body = {"status": {"allocatable": {"cpu": cpu}}}
         path = f"/api/v1/nodes/{name}/status"
-        await self._insist(lambda: self.world.user.api.patch(path, body, STRATEGIC_PATCH))
+        await self.insist(lambda: self.world.user.api.patch(path, body, STRATEGIC_PATCH))
 
-    async def _insist(self, call: Callable) -> None:
+    async def insist(self, call: Callable) -> None:
         while (answer := await self.world.insist(call)).code not in {200, 404}:
             assert answer.code in {403, 409, 429, 500, 503, 504}, answer.body
             await asyncio.sleep(0.2)
@@ -170,11 +178,12 @@ class Workload:
                     await asyncio.sleep(self.chance.uniform(0, 0.5))
                     path = f"{self.world.user.api.pods}/{_short(pod.name)}"
                     body = {**NO_GRACE, "preconditions": {"uid": pod.uid}}
-                    await self._insist(lambda path=path, body=body: self.world.user.api.delete(path, body))
+                    await self.insist(lambda path=path, body=body: self.world.user.api.delete(path, body))
             await asyncio.sleep(0.2)
 
 
-async def _each(calls: Sequence) -> None:
+async def each(calls: Sequence) -> None:
+    """Wait for all, some at a time."""
     limit = asyncio.Semaphore(AT_ONCE)
 
     async def one(call) -> None:

@@ -480,7 +480,7 @@ def device_claim(name: str) -> Body:
         {"requests": ["gpu"], "distinctAttribute": _ATTRIBUTE_OF_DEVICES},
     ]
     devices = {"requests": requests, "constraints": constraints, "config": [{"requests": ["gpu"], **_OPAQUE}]}
-    body = {"metadata": metadata(name, namespace=NAMESPACE), "spec": {"devices": devices}}
+    body = {"metadata": metadata(name, namespace=NAMESPACE), "spec": {"devices": devices, "isLeftOut": False}}
     body["metadata"]["finalizers"] = ["resource.kubernetes.io/delete-protection"]
     return body
 

@@ -291,7 +291,7 @@ def quantity(data: bytes) -> None:
 
 def device_selector(data: bytes) -> None:
     expression = data.decode(errors="replace")
-    compile_selector(expression).matches(_DEVICE)
+    compile_selector(expression).evaluate(_DEVICE)
 
 
 _DEVICE = device(model="A100", index=3, healthy=True, capacity={"memory": "80Gi"})

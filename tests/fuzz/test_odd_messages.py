@@ -193,8 +193,9 @@ def _is_sampled(world: WholeCycle, name: str, data: bytes) -> None:
     query = next(iter(world.sources)).name
     world.live("bandwidth", f"{query}.{name}", data)
     store = SampleStore(query)
-    store.apply(Entry(key=f"{query}.{name}", data=data, sequence=1, time=EPOCH))
-    list(store.writes({name: Bandwidth(receive=1.0, sampled_at=EPOCH)}))
+    store.apply(Entry(key=f"{query}.{name}", data=data, sequence=1, time=EPOCH), 0.0)
+    store.measured({name: Bandwidth(receive=1.0, sampled_at=EPOCH)}, {name})
+    store.writes({name}, 0.0)
 
 
 def _is_announced(_: WholeCycle, __: str, data: bytes) -> None:
@@ -286,12 +287,14 @@ READINGS: Final[Mapping[str, Reading]] = {
     "a pod's MirrorEntry": Reading(kind=MirrorEntry, forms=(mirrored_pod,), read=_is_mirrored("pod")),
     "Watermark": Reading(
         kind=Watermark,
-        forms=(lambda _: {"schema": 1, "term": 1, "resource_version": "7"},),
+        forms=(lambda _: {"schema": 1, "term": 1, "resource_version": "7", "unread": "not served"},),
         read=_is_mirrored("watermark"),
     ),
     "Bandwidth": Reading(
         kind=Bandwidth,
-        forms=(lambda _: {"schema": 1, "receive": 1.0, "transmit": 2.0, "capacity": 1e9, "sampled_at": NOW},),
+        forms=(
+            lambda _: {"schema": 1, "receive": 1.0, "transmit": 2.0, "capacity": 1e9, "sampled_at": NOW, "by": "5eed"},
+        ),
         read=_is_sampled,
     ),
     "Announcement": Reading(kind=Announcement, forms=(_announcement,), read=_is_announced),

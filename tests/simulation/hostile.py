@@ -372,8 +372,9 @@ async def announce(thief: Thief) -> None:
 
 async def measure_oddly(thief: Thief) -> None:
     """Samples with odd values, of nodes that exist and of others, also of keys that are no query's."""
-    sample = Bandwidth(receive=1e6, transmit=1e6, capacity=1e9, sampled_at=true_time())
     node, query = thief.chance.choice(thief.nodes()), thief.chance.choice((NETWORK_QUERY, NETWORK_QUERY, "q0"))
+    by = await _author(thief, node)
+    sample = Bandwidth(receive=1e6, transmit=1e6, capacity=1e9, sampled_at=true_time(), by=by)
     data = thief.distorted(encode(sample)) if thief.chance.random() < 0.9 else thief.chance.choice(ODD)
     headers = thief.chance.choice(({}, {}, {TTL: "1s"}, {EXPECTED_SEQUENCE: "1"}, purge_headers(timedelta(minutes=10))))
     await thief.publish(
@@ -387,8 +388,20 @@ async def saturate(thief: Thief) -> None:
     ahead = timedelta(seconds=thief.chance.choice((0, 60, 290, 86400)))
     full = Bandwidth(receive=1e9, transmit=1e9, capacity=1e9, sampled_at=true_time() + ahead)
     for node in thief.nodes():
+        full = msgspec.structs.replace(full, by=await _author(thief, node))
         await thief.publish(bucket_prefix(BANDWIDTH) + key(NETWORK_QUERY, node), encode(full))
     await thief.pause()
+
+
+async def _author(thief: Thief, node: str) -> str:
+    """In whose name a sample is written: nobody's, the thief's, or that of whoever has measured the node."""
+    thief.must(f"$JS.berth.API.DIRECT.GET.{bucket_stream(BANDWIDTH)}")
+    known = ""
+    with contextlib.suppress(BerthError):
+        stored = await thief.session.get(BANDWIDTH, key(NETWORK_QUERY, node))
+        found = _read(stored.data, Bandwidth) if stored is not None and stored.data else None
+        known = found.by if found is not None else ""
+    return thief.chance.choice(("", "thief", known))
 
 
 async def flood_bandwidth(thief: Thief) -> None:

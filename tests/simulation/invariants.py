@@ -19,13 +19,14 @@ import numpy as np
 from berth.api.kinds import POD_DISRUPTION_BUDGET
 from berth.api.pod import Pod, is_gated, priority_of
 from berth.bus.interface import MESSAGE_ID, PubAck, StoredMessage
+from berth.bus.jetstream import TTL
 from berth.bus.topology import BANDWIDTH, CLUSTER, DEAD, DECISIONS, PENDING, RANKED, bucket_prefix, bucket_stream
 from berth.framework.profile import Profile
 from berth.kube.http1 import Response
 from berth.messages.attempts import SCHEMA, Outcome, Reason
 from berth_sim.apiserver.kinds import NODES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS
 from simulation.api import ApiRequest
-from simulation.configurations import SECOND, SMALL_NOTES, TRAP
+from simulation.configurations import NETWORK_QUERY, SECOND, SMALL_NOTES, TRAP
 from simulation.devices import DeviceInvariants
 from simulation.truth import Truth, decoded, is_present, requests_of, simulated, truth_of
 from simulation.world import World
@@ -489,6 +490,18 @@ class Invariants:
                 wanted.add(f"pod.{pod['metadata']['uid']}")
         return [*(f"lacks {key}" for key in sorted(wanted - keys)), *(f"has {key}" for key in sorted(keys - wanted))]
 
+    def wrong_samples(self) -> list[str]:
+        """Samples of hostile clients that count, and nodes that a collector measures without a sample."""
+        stored = {each.subject.removeprefix(SAMPLES): each for each in self._stored(bucket_stream(BANDWIDTH))}
+        standing = {node for node, each in stored.items() if each.data and not each.headers.get(TTL)}
+        nodes = {each.key[1] for each in self._api.store.table(NODES).in_order()}
+        forged = standing & self.messages.measured_by_hostile(0.0)
+        lost = (self.messages.measured & nodes) - standing
+        return [
+            *(f"{node} has the sample of a hostile client" for node in sorted(forged)),
+            *(f"{node} has no sample, and had one" for node in sorted(lost)),
+        ]
+
     def heavy(self) -> list[str]:
         """Parts of services that keep more than all streams of such a run have, a few times over."""
         newest = [(each, {type(part): part for part in each.process.parts}) for each in self._world.services]
@@ -529,6 +542,8 @@ class Messages:
         self._dead: set[str] = set()
         self._measured_by_hostile: dict[str, float] = {}
         """By node, when a hostile client's sample was last the one that counted."""
+        self.measured: set[str] = set()
+        """Nodes of which a collector has written a sample."""
         self._decided: dict[str, tuple[int, int]] = {}
         """By uid, the highest attempt with a final Decision."""
         self.reserved: dict[str, str] = {}
@@ -577,9 +592,11 @@ class Messages:
 
     def _on_forged(self, subject: str, data: bytes, headers: Mapping[str, str], ack: PubAck) -> None:
         """Notice what a hostile client says of pods and nodes, and who measures a node again."""
-        is_forged, node = self._world.is_served_to_hostile(), subject.removeprefix(SAMPLES).partition(".")[2]
+        is_forged, node = self._world.is_served_to_hostile(), subject.removeprefix(SAMPLES)
         if subject.startswith(SAMPLES) and (is_forged or node in self._measured_by_hostile):
             self._measured_by_hostile[node] = float("inf") if is_forged else self._world.now
+        if subject.startswith(SAMPLES) and not is_forged and data:
+            self.measured.add(node)
         if is_forged and ack.stream == RANKED:
             for attempt in filter(None, (_attempt_in(data)[0], headers.get(MESSAGE_ID))):
                 self._world.stolen.add(attempt)
@@ -663,7 +680,7 @@ def _order(attempt: str) -> tuple[str, tuple[int, int]]:
     return uid, (int(term or 0), int(number or 0))
 
 
-SAMPLES: Final = bucket_prefix(BANDWIDTH)
+SAMPLES: Final = f"{bucket_prefix(BANDWIDTH)}{NETWORK_QUERY}."
 MOST_KEPT: Final = 2
 NOT_OF_PODS: Final = tuple(
     f".{name}"

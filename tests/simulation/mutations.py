@@ -38,6 +38,7 @@ from berth_binder.decisions.verdict import EvictionPlan, Verdict
 from berth_binder.effects import AheadMessages
 from berth_binder.events import Ack, PutOff
 from berth_metrics_collector import samplestore
+from berth_metrics_collector.samplestore import SampleStore
 from berth_scorer import core as scorer_core
 from berth_scorer import events as scorer_events
 from berth_watcher import mirror, store
@@ -425,8 +426,24 @@ def _events_by_number() -> list[Replacement]:
     return [(requeue, "bytes_of", lambda *_objects: 0)]
 
 
-def _samples_from_the_future_stay() -> list[Replacement]:
-    return [(samplestore._StoredSample, "newest", property(lambda self: self.sampled_at))]
+def _samples_need_no_author() -> list[Replacement]:
+    """Whoever has written a sample counts as a living collector."""
+
+    def is_peers(self: SampleStore, stored: Any, _now: float) -> bool:
+        return stored.sample is not None and stored.sample.by != self.author
+
+    return [(SampleStore, "_is_peers", is_peers)]
+
+
+def _own_samples_are_not_corrected() -> list[Replacement]:
+    """Whoever names a collector counts as it, also for itself."""
+
+    def is_peers(self: SampleStore, stored: Any, now: float) -> bool:
+        if stored.sample is None:
+            return False
+        return now - self._received_at.get(stored.sample.by, float("-inf")) <= samplestore.PEER_SECONDS
+
+    return [(SampleStore, "_is_peers", is_peers)]
 
 
 def _orphans_stay() -> list[Replacement]:
@@ -1080,10 +1097,16 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         replace=_events_by_number,
         focus=TENANTS,
     ),
-    "samples-from-the-future": Mutation(
-        rule="a sample from the future counts as that of its storing",
-        seeds=500,
-        replace=_samples_from_the_future_stay,
+    "samples-need-no-author": Mutation(
+        rule="a sample without a living author is replaced or removed (2.2)",
+        seeds=20,
+        replace=_samples_need_no_author,
+        focus=SATURATED,
+    ),
+    "own-samples-not-corrected": Mutation(
+        rule="a collector corrects what names it (2.2)",
+        seeds=50,
+        replace=_own_samples_are_not_corrected,
         focus=SATURATED,
     ),
     "orphans-stay": Mutation(

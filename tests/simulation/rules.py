@@ -223,7 +223,8 @@ class ClaimRules:
 
     def _check_released(self, decision: _Message) -> None:
         pod, process = decision.attempt.partition(".")[0], self._world.bus.serving
-        if decision.outcome in ("bound", "waiting") or process is None:
+        is_bound = any(each["metadata"]["uid"] == pod and each["spec"].get("nodeName") for each in self._world.pods())
+        if decision.outcome in ("bound", "waiting") or is_bound or process is None:
             return
         for stored in self._world.api.store.table(CLAIMS).in_order():
             reserved_by = self._reserved.get((stored.value["metadata"]["uid"], pod))

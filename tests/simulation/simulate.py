@@ -396,8 +396,9 @@ class Script:
             self._later(1.0, self._look_on)
         world.run_for(last + 0.1)
         world.run_for(max(0.0, self.faults.ends_at - world.now))
-        if chance.random() < self.focus.patient:
+        if chance.random() < self.focus.patient or "hostile collector" in self.chosen:
             world.run_for(max(0.0, self.faults.settled_at - world.now))
+        self._look_at_samples()
         self._quiet()
         if self.chosen & {*HOSTILE}:
             for sentence in self.invariants.heavy():
@@ -408,6 +409,12 @@ class Script:
             world.problem("a leadership has ended though nothing had failed")
         if world.seed % self.focus.empties == 0 and not world.problems:
             self._empty()
+
+    def _look_at_samples(self) -> None:
+        """Ten seconds after the last hostile client has gone."""
+        if self.variant == "live" and "hostile collector" in self.chosen and self.world.is_only_attacked:
+            for sentence in self.invariants.wrong_samples():
+                self.world.problem(f"10 s after a hostile collector has gone {sentence}")
 
     def _look_on(self) -> None:
         """Each second of an attack. Of a collector's, pods may wait: its samples are believed."""
@@ -428,7 +435,8 @@ class Script:
                 )
                 self._later(chance.uniform(0.0, 1.0), self.world.start, role, chosen)
         if self.variant == "live":
-            self.world.start(COLLECTOR)
+            for _ in range(chance.choice((1, 1, 2))):
+                self.world.start(COLLECTOR)
 
     def _plan(self) -> float:
         """Faults and what users do, at random times; returns when the last of them begins."""

@@ -6,7 +6,7 @@ import msgspec
 
 from berth.api.devices import DeviceAttribute, ResourcePool, ResourceSlice, ResourceSliceSpec, SliceDevice
 from berth.api.meta import ObjectMeta
-from berth.cel.selector import Device
+from berth.cel.selector import Device, DeviceSelector
 from berth.cel.values import Quantity, Semver
 
 
@@ -14,6 +14,14 @@ def device(driver: str = "gpu.example.com", *, shared: bool = False, capacity: A
     """A device with attributes of the driver's domain, and quantities by name."""
     quantities = {name: Quantity.parse(text) for name, text in (capacity or {}).items()}
     return Device.of(driver, attributes, quantities, allow_multiple_allocations=shared)
+
+
+def matches(selector: DeviceSelector, of: Device) -> bool:
+    """Whether the device is selected; an error of the evaluation is raised."""
+    evaluation = selector.evaluate(of)
+    if evaluation.error is not None:
+        raise evaluation.error
+    return evaluation.matches
 
 
 def device_of(slice_device: Any) -> Device:

@@ -88,10 +88,10 @@ class ControlPlane:
         self.processes[-1].kill()
         self.processes[-1].wait()
 
-    def start_api_server(self) -> None:
-        """Start kube-apiserver again on its port, and wait until it is ready."""
+    def start_api_server(self, *flags: str) -> None:
+        """Start kube-apiserver again on its port, with further flags, and wait until it is ready."""
         log = self.folder / f"kube-apiserver-{time.time_ns()}.log"
-        self.processes[-1] = spawn(list(self.api_command), log)
+        self.processes[-1] = spawn([*self.api_command, *flags], log)
         _wait_until_ready(self, self.processes, self.folder)
 
     def compact(self) -> None:

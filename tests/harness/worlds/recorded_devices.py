@@ -1,4 +1,4 @@
-"""Plays the recorded decisions of kube-scheduler about devices (tests/data/oracle/devices.jsonl.xz) to the plugin.
+"""Plays the recorded decisions of kube-scheduler about devices (tests/data/oracle/devices*.jsonl.xz) to the plugin.
 
 A case is a cluster and steps; a step is a pod. Each step is decided in the recorded state before it, so that one
 mistake does not spoil the rest.
@@ -17,7 +17,7 @@ from berth.api.config.presets import DEFAULT
 from berth.api.devices import AllocationResult, ClaimConsumer, DeviceClass, ResourceClaim, ResourceSlice
 from berth.api.meta import ObjectMeta
 from berth.api.node import Node
-from berth.api.pod import Pod
+from berth.api.pod import Pod, unix_seconds
 from berth.api.resources import exact
 from berth.api.workloads import Namespace
 from berth.cluster.devices.pools import DevicePools
@@ -45,6 +45,7 @@ _TYPES: Mapping[str, type[Any]] = {
     "DeviceClass": DeviceClass,
 }
 _PAST = "2026-01-01T00:00:00Z"
+_NOW = "2026-11-27T00:00:00Z"  # of the recordings: later than the time-out of any binding condition
 
 
 def profile_with_devices() -> tuple[Profile, DynamicResources]:
@@ -309,6 +310,7 @@ def played(case: Json) -> Iterator[tuple[int, Json, Decided, list[tuple[str, Any
     """Every step with its answer and the differences."""
     profile, plugin = profile_with_devices()
     world = DeviceWorld.of(case["objects"])
+    world.snapshot.live.observe_time(unix_seconds(_NOW))
     for number, step in enumerate(case["steps"]):
         for change in step.get("before", ()):
             world.change(change)

@@ -1,6 +1,6 @@
 """One story of a cluster, told to any scheduler: 60 pods on nodes that are full, grow, shrink, get lost and change.
 
-    async with story_told_to(seen, "berth") as story:
+    async with story_told_to(seen, "berth", Story) as story:
         await story.tell()
         story.outcome
 
@@ -19,6 +19,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from berth_sim.nodes import node_manifest
 from harness.worlds.cluster_user import ClusterUser, node_of
@@ -242,13 +243,7 @@ class Story:
         await self._settle("has no room for large pods", refused=large)
 
     async def _loses_a_node(self) -> None:
-        lost = [name for name, node in (await self.seen.placed()).items() if node == "n-3"]
-        self._deleted.update(lost)
-        del self._nodes["n-3"]
-        assert (await self.api.delete("/api/v1/nodes/n-3")).code == 200
-        self._node_changed_at = time.monotonic()
-        for name in lost:
-            await self.seen.delete_pod(name)
+        lost = await self._lose_node("n-3")
         again = await self._add_pods("again", 3, "ordinary")
         await self._settle("loses a node", bound=again, gone=lost)
 
@@ -324,6 +319,17 @@ class Story:
         await self._made("/api/v1/nodes", made)
         self._node_changed_at = time.monotonic()
 
+    async def _lose_node(self, name: str) -> list[str]:
+        """Delete a node and its pods; return their names."""
+        lost = [pod for pod, node in (await self.seen.placed()).items() if node == name]
+        self._deleted.update(lost)
+        del self._nodes[name]
+        assert (await self.api.delete(f"/api/v1/nodes/{name}")).code == 200
+        self._node_changed_at = time.monotonic()
+        for pod in lost:
+            await self.seen.delete_pod(pod)
+        return lost
+
     async def _add_pods(self, prefix: str, count: int, priority: str, **spec: object) -> list[str]:
         names = [f"{prefix}-{number}" for number in range(count)]
         for name in names:
@@ -331,11 +337,19 @@ class Story:
         return names
 
     async def _add_pod(
-        self, name: str, priority: str, *, cpu: str = "1", labels: dict | None = None, **spec: object
+        self,
+        name: str,
+        priority: str,
+        *,
+        cpu: str = "1",
+        labels: dict | None = None,
+        resources: dict | None = None,
+        **spec: object,
     ) -> None:
         await asyncio.sleep(max(0.0, self._node_changed_at + SEEN_SECONDS - time.monotonic()))
         form = {"cpu": cpu, "memory": "", "priority_class": priority, "scheduler": self._scheduler}
         pod = self.seen.pod(name, labels=labels or {}, spec={"nodeSelector": {}, **spec}, **form)
+        pod["spec"]["containers"][0]["resources"].update(resources or {})
         await self._made(self.api.pods, pod)
 
     async def _made(self, path: str, body: dict) -> None:
@@ -429,10 +443,13 @@ class Story:
         await self._patched(f"{self._claims}/{claim}", {**completed, "spec": {"volumeName": f"pv-{claim}"}})
 
 
+S = TypeVar("S", bound=Story)
+
+
 @asynccontextmanager
-async def story_told_to(seen: ClusterUser, scheduler: str) -> AsyncIterator[Story]:
+async def story_told_to(seen: ClusterUser, scheduler: str, kind: type[S]) -> AsyncIterator[S]:
     """A story with its kubelets and controllers, which end with the block; a failure of theirs ends the story."""
-    story = Story(seen, scheduler)
+    story = kind(seen, scheduler)
     async with asyncio.TaskGroup() as tasks:
         running = [tasks.create_task(work()) for work in story.background()]
         yield story

@@ -7,10 +7,14 @@ from typing import Any
 
 import pytest
 
+from berth.api.kinds import WATCHED_KINDS
 from berth.api.pod import Pod
+from berth.bus.topology import CONTROL
 from berth.kube.client import KubeClient
 from berth.kube.errors import ApiUnreachableError
 from berth.messages.attempts import Outcome
+from berth_binder.takeover import FENCED_KEY
+from berth_sim.faults import Clear, Reject
 from harness.plugins.fixtures_bus import BusUnderTest
 from harness.plugins.fixtures_kube import Cluster
 from harness.worlds.binder_world import BinderWorld, binder_world
@@ -251,3 +255,38 @@ async def test_every_part_of_an_allocation_is_taken_by_the_api_server(world):
     answer = await world.cluster.api.patch(f"{world.claims}/a/status", {"status": {"devices": reported}})
     assert answer.code == 200, answer.body
     assert (await world.decision(pod)).outcome is Outcome.BOUND
+
+
+async def test_claims_that_can_be_read_only_later_are_fenced_by_a_new_leadership(
+    simulated_cluster: Cluster, nats_bus_under_test: BusUnderTest
+):
+    """A former leader may have had the right, and a write of it may still land."""
+    faults = simulated_cluster.simulated.faults
+    async with binder_world(simulated_cluster, nats_bus_under_test.bus, DeviceWorld) as world:
+        await world.made(f"{RESOURCES}/deviceclasses", {"metadata": {"name": world.device_class}, "spec": {}})
+        node = await world.add_node_with_devices(1)
+        await world.add_claim("a")
+        plain, pod = await world.add_pod("plain", cpu="10m"), await world.using("web", "a")
+        await (await world.leading_binder()).kill()
+        for kind in WATCHED_KINDS:
+            if kind.is_optional:
+                faults.inject(Reject(verb="list", resource=kind.plural, count=None, user="berth"))
+        await world.leading_binder()
+        await world.rank(plain, node)
+        first = await world.decision(plain)
+        await world.rank(pod, node)
+        refused = await world.decision(pod)
+        faults.inject(Clear())
+
+        async def has_taken_over() -> bool:
+            entry = await world.session.get(CONTROL, FENCED_KEY)
+            return entry is not None and int(entry.data or b"0") > first.epoch
+
+        await world.until(has_taken_over)
+        decision, n = refused, 1
+        while decision.outcome is Outcome.CONFLICT:  # until the other kinds can be read too
+            n += 1
+            await world.rank(pod, node, n=n)
+            decision = await world.decision(pod, n)
+        assert (first.outcome, refused.outcome, decision.outcome) == (Outcome.BOUND, Outcome.CONFLICT, Outcome.BOUND)
+        assert decision.epoch > first.epoch

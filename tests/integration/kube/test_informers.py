@@ -10,10 +10,10 @@ import pytest
 from structlog.testing import capture_logs
 
 import berth.kube.informers
-from berth.api.kinds import NODE, POD, WATCHED_KINDS
+from berth.api.kinds import NODE, OPTIONAL_KINDS, POD, RESOURCE_CLAIM, WATCHED_KINDS
 from berth.kube.informers import FRESH_SECONDS, Informers
 from berth.kube.listwatch import Upserted
-from berth_sim.faults import Clear, Fail, LoseAnswer
+from berth_sim.faults import Clear, Fail, LoseAnswer, Reject
 from harness.fakes.ticking_clock import TickingClock
 from harness.plugins.fixtures_kube import Cluster
 
@@ -109,3 +109,38 @@ async def test_what_fails_every_kind_is_logged_once_and_so_is_its_end(simulated_
     assert len(WATCHED_KINDS) > 10
     assert [line["event"] for line in logs] == ["cannot read from the API server", "the API server answers again"]
     assert re.fullmatch(error, logs[0]["error"])
+
+
+async def test_kinds_of_a_group_that_berth_may_not_read_are_logged_once_with_the_rule_and_so_is_its_end(
+    simulated_cluster,
+):
+    faults, unread, read = simulated_cluster.simulated.faults, dict[str, str](), list[str]()
+    for kind in WATCHED_KINDS:
+        if kind.is_optional:
+            faults.inject(Reject(verb="list", resource=kind.plural, count=None, user="berth"))
+    informers = Informers(
+        simulated_cluster.client,
+        WATCHED_KINDS,
+        lambda _: None,
+        on_complete=list,
+        on_relist=lambda _: None,
+        on_unread=unread.__setitem__,
+    )
+    with capture_logs() as logs:
+        running = asyncio.create_task(informers.run())
+        async with asyncio.timeout(30):
+            await informers.listed()
+            assert sorted(unread) == sorted(OPTIONAL_KINDS)
+            assert not informers.reads(RESOURCE_CLAIM)
+            informers.once_read(RESOURCE_CLAIM, lambda: read.append("claims"))
+            faults.inject(Clear())
+            while any(unread.values()):  # noqa: ASYNC110 - nothing tells
+                await asyncio.sleep(0.01)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    assert (informers.reads(RESOURCE_CLAIM), read) == (True, ["claims"])
+    events = ["cannot read an API group, pods that need it wait", "an API group can be read again"]
+    assert [line["event"] for line in logs] == events
+    assert "'berth' may not list " in logs[0]["error"]
+    assert "apply this version's ClusterRole berth-reads" in logs[0]["error"]
+    assert "resources: [deviceclasses, resourceslices, resourceclaims], verbs: [get, list, watch]" in logs[0]["error"]

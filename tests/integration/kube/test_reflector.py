@@ -14,7 +14,8 @@ from aiohttp import web
 from berth.api.kinds import NODE, POD, RESOURCE_CLAIM, Kind
 from berth.kube.client import KubeClient
 from berth.kube.credentials import Access, KubeCredentials
-from berth.kube.informers import Reflector, ReflectorPhase, ReflectorSettings
+from berth.kube.errors import RIGHTS_PAGE
+from berth.kube.informers import FORBIDDEN_TRIES, Reflector, ReflectorPhase, ReflectorSettings
 from berth.kube.listwatch import (
     Current,
     Deleted,
@@ -157,6 +158,13 @@ def _event(kind: str, thing: dict) -> bytes:
 
 def _expired() -> dict:
     return {"kind": "Status", "status": "Failure", "reason": "Expired", "code": 410, "message": "too old"}
+
+
+def _denied(verb: str) -> dict:
+    message = (
+        f'User "berth" cannot {verb} resource "resourceclaims" in API group "resource.k8s.io" at the cluster scope'
+    )
+    return {"kind": "Status", "status": "Failure", "reason": "Forbidden", "code": 403, "message": message}
 
 
 async def _for_ever(request: web.Request) -> web.StreamResponse:
@@ -334,7 +342,7 @@ async def test_missing_right_is_said_with_the_rule_to_add(simulated_cluster: Clu
 
 
 @pytest.mark.parametrize("kind", [RESOURCE_CLAIM, NODE], ids=lambda kind: kind.name)
-async def test_only_an_optional_kind_is_empty_where_the_api_server_does_not_serve_it(kind: Kind):
+async def test_nothing_waits_for_an_optional_kind_that_the_api_server_does_not_serve(kind: Kind):
     async def script(_: web.Request) -> web.StreamResponse:
         return web.Response(status=404, text="404 page not found\n")
 
@@ -344,9 +352,9 @@ async def test_only_an_optional_kind_is_empty_where_the_api_server_does_not_serv
         if not kind.is_optional:
             assert (reflector.status.listed, heard.events) == (False, [])
             return
-        assert (reflector.status.listed, reflector.status.last_error, reflector.age()) == (True, None, None)
-        current = Current(kind=kind.name, resource_version="0")
-        assert heard.events == [Listed(kind=kind.name, objects=(), resource_version="0"), current, current]
+        assert (reflector.status.listed, reflector.status.last_error, reflector.age()) == (False, None, None)
+        unread = "the API server does not serve resource.k8s.io/v1"
+        assert heard.events == [Current(kind=kind.name, resource_version="0", unread=unread)] * 3
         assert all(each >= 1 for each in clock.seconds)
 
 
@@ -363,8 +371,43 @@ async def test_a_kind_that_an_upgraded_api_server_serves_is_found_and_its_object
     async with _scripted(script, clock=clock, kind=RESOURCE_CLAIM) as (reflector, heard):
         await clock.begun(4)
         assert len(lists) > 2
-        assert [len(each.objects) for each in heard.of(Listed)] == [0, 1]
+        assert [len(each.objects) for each in heard.of(Listed)] == [1]
         assert "404" in (reflector.status.last_error or "")
+
+
+@pytest.mark.parametrize("verb", ["list", "watch"])
+async def test_nothing_waits_for_an_optional_kind_that_berth_may_not_read_until_it_may(verb: str):
+    """A server that has just started refuses everybody for a moment, so that the first refusals only cost a pause."""
+    granted = False
+
+    async def script(request: web.Request) -> web.StreamResponse:
+        if not granted and verb == ("watch" if "watch" in request.query else "list"):
+            return web.json_response(_denied(verb), status=403)
+        return await _for_ever(request) if "watch" in request.query else _listing("7", _pod("c", "5"))
+
+    clock = Pauses()
+    async with _scripted(script, clock=clock, kind=RESOURCE_CLAIM) as (reflector, heard):
+        await clock.begun(FORBIDDEN_TRIES - 1)
+        assert heard.of(Current) == []
+        clock.end()
+        await clock.begun()
+        assert reflector.status.unread == "berth may not read resource.k8s.io/v1 (" + RIGHTS_PAGE + ")"
+        assert [each.unread for each in heard.of(Current)] == [reflector.status.unread]
+        granted = True
+        clock.end()
+        await heard.until(lambda: heard.of(Current)[-1].unread == "")
+        assert [len(each.objects) for each in heard.of(Listed)] == [1]
+        assert (reflector.status.unread, reflector.status.last_error) == ("", None)
+
+
+async def test_a_kind_that_every_cluster_has_is_awaited_while_berth_may_not_read_it():
+    async def script(_: web.Request) -> web.StreamResponse:
+        return web.json_response(_denied("list"), status=403)
+
+    clock = Pauses()
+    async with _scripted(script, clock=clock) as (_, heard):
+        await clock.begun(FORBIDDEN_TRIES + 1)
+        assert heard.events == []
 
 
 @pytest.mark.parametrize("form", ["status", "event"])

@@ -35,6 +35,11 @@ def imported(statement: str) -> set[str]:
         pytest.param(SETTINGS, {NATS, HTTP, LOGS, ARRAYS}, id="settings, which name presets"),
         pytest.param(REGISTRY, {NATS, HTTP, LOGS, "berth_plugins_1_18.scores"}, id="plugins of this release"),
         pytest.param(
+            "import berth_binder.__main__; import berth.plugins.dynamicresources.plugin",
+            {"berth.cel.selector", "berth.cel.program", "cel_expr_python", "re2"},
+            id="a binder, until an expression is evaluated",
+        ),
+        pytest.param(
             "from berth_cli import app", {NATS, HTTP, LOGS, ARRAYS, "berth_cli.commands.up"}, id="the command"
         ),
         pytest.param(command("up"), {NATS, HTTP, LOGS}, id="up, until its servers start"),

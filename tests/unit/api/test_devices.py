@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from berth.api.devices import DeviceClass, PackedSlice, ResourceClaim, ResourceSlice, without_parameters
+from berth.api.devices import DeviceClass, PackedSlice, ResourceClaim, ResourceSlice, SliceDevice, without_parameters
 from berth.api.kinds import RESOURCE_SLICE
 from berth.kube.listwatch import ObjectDecoder
 from harness.builders.devices import the_largest_slice
@@ -50,11 +50,32 @@ def test_scorers_get_no_parameters_of_drivers_and_no_finalizers():
     assert without_parameters(device_class).spec.config is None
 
 
-def test_equal_attributes_of_devices_are_kept_once():
-    device = {"name": "d", "attributes": {"model": {"string": "h100"}}}
+def test_equal_names_attributes_and_capacities_of_devices_are_kept_once():
+    device = {
+        "name": "gpu-0",
+        "attributes": {"model": {"string": "h100"}},
+        "capacity": {"memory": {"value": "80Gi"}, "cores": {"value": "8"}},
+    }
+    first, second = _devices_of_two_slices(device)
+    assert first.attributes["model"] is second.attributes["model"]
+    assert first.name is second.name
+    assert first.capacity is second.capacity
+
+
+@pytest.mark.parametrize(
+    "capacity",
+    [{"memory": {"value": 80}}, {"memory": {"value": "80Gi", "requestPolicy": {"validValues": ["1Gi"]}}}],
+    ids=["number", "policy"],
+)
+def test_other_capacities_of_devices_stay_as_they_are(capacity: dict):
+    for each in _devices_of_two_slices({"name": "d", "capacity": capacity}):
+        assert msgspec.to_builtins(each)["capacity"] == capacity
+
+
+def _devices_of_two_slices(device: dict) -> tuple[SliceDevice, SliceDevice]:
     pool = {"name": "p", "generation": 1, "resourceSliceCount": 1}
     decoder = ObjectDecoder(RESOURCE_SLICE)
-    slices = [
+    first, second = [
         decoder.one(
             msgspec.json.encode(
                 {"metadata": {"name": name}, "spec": {"driver": "d", "pool": pool, "devices": [device]}}
@@ -62,5 +83,4 @@ def test_equal_attributes_of_devices_are_kept_once():
         )
         for name in "ab"
     ]
-    first, second = (each.spec.devices[0].attributes["model"] for each in slices)
-    assert first is second
+    return first.spec.devices[0], second.spec.devices[0]

@@ -4,6 +4,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from berth.api.devices import ResourceClaim
 from berth.api.meta import LabelSelector, ObjectMeta, OwnerReference
 from berth.api.node import Node
 from berth.api.pod import (
@@ -246,3 +247,13 @@ def test_a_node_loses_its_images_and_any_other_object_its_long_annotations():
     for thing in (Node(metadata=metadata), Service(metadata=metadata)):
         [(_, form)] = smaller_forms(thing)
         assert form.metadata.annotations == {"short": "1"}
+
+
+def test_a_claim_loses_its_spec_last_and_keeps_its_devices():
+    status = {"allocation": {"devices": {"results": [{"request": "r", "driver": "d", "pool": "p", "device": "gpu-0"}]}}}
+    requests = [{"name": "r", "exactly": {"deviceClassName": "gpu"}}]
+    body = {"metadata": {"name": "c"}, "spec": {"devices": {"requests": requests}}, "status": status}
+    claim = msgspec.convert(body, ResourceClaim)
+    (_, whole), (left_out, form) = smaller_forms(claim)
+    assert (whole, left_out, form.status) == (claim, "its spec", claim.status)
+    assert msgspec.json.decode(msgspec.json.encode(form), type=ResourceClaim).spec.is_left_out

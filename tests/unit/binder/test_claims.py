@@ -250,28 +250,13 @@ def test_no_pod_finds_an_allocation_that_is_gone(world):
     assert [type(each) for each in effects if isinstance(each, WriteObjects | PostBinding)] == [WriteObjects]
 
 
-def test_after_a_restore_of_etcd_no_pod_waits_for_versions_of_the_lost_writes(world):
-    one, two = world.show(using("one", "a")), world.show(using("two", "b"))
-    world.take(ranked(one, "n1"))
-    world.take(ranked(two, "n2"))
-    world.written(two, version=80)
-    world.written(one, status=409)
-    world.released(one, version=90)
-    lost = [claim_of("a", 3), claim_of("b", 3)]
-    world.observe(Listed(kind=RESOURCE_CLAIM.name, objects=tuple(lost), resource_version="70"))
-    world.observe(Listed(kind=RESOURCE_CLAIM.name, objects=tuple(lost), resource_version="5"))
-    assert world.shown == ["uid-two"]
-    world.handle(PodShown(uid="uid-two"))
-    world.released(two)
-    assert world.outcomes == ["conflict", "unschedulable"]  # the claim of the second has no devices any more
-    (write,) = [each for each in world.take(ranked(one, "n1", n=2)) if isinstance(each, WriteObjects)]
-    assert write.pod.uid == one.uid
-
-
 def test_pods_with_extended_resources_wait_for_releases_too(world):
     gpu = {"metadata": {"name": "gpu", "resourceVersion": "3"}, "spec": {"extendedResourceName": "example.com/gpu"}}
     world.observe(Upserted(kind=DEVICE_CLASS.name, object=msgspec.convert(gpu, DeviceClass)))
-    world.cache.released_at = 9
+    other = world.show(using("other", "b"))
+    world.take(ranked(other, "n2"))
+    world.written(other, status=409)
+    world.released(other, version=9)
     resources = ResourceRequirements(requests={"example.com/gpu": "1"})
     pod = world.show(make_pod("web", spec={"containers": [Container(name="c", resources=resources)]}))
     world.take(ranked(pod, "n1"))
@@ -371,6 +356,19 @@ def test_claims_that_keep_the_pod_out_are_freed_by_the_binders_own_cache(world):
     assert [each.requests for each in world.releases(pod)] == [(FreeClaim(claim=name_of("a")),)]
     world.released(pod, version=9)
     assert world.decisions[-1].message == "0/2 nodes are available"
+
+
+def test_an_unschedulable_pod_gives_back_a_claim_that_has_rejected_no_node(world):
+    """A former leader has reserved it, and its node has no room any more: others may use the devices."""
+    pod = world.show(using("web", "a"))
+    world.take(ranked(pod, "n1"))
+    allocation = world.writes(pod)[0].allocation
+    world.succeed()
+    world.allocated("a", allocation, 7, pod)
+    for name in ("n1", "n2", "n3"):
+        world.observe(Upserted(kind="node", object=a_node(name, unschedulable=True)))
+    world.take(ranked(pod, n=3, message="0/3 nodes are available", feasible=0))
+    assert [each.requests for each in world.releases(pod)] == [(FreeClaim(claim=name_of("a")),)]
 
 
 def test_an_unschedulable_pod_gives_back_the_reservation_that_another_pod_shares(world):

@@ -18,7 +18,7 @@ from berth.api.devices import (
 )
 from berth.api.pod import Pod, PodResourceClaim
 from berth.cluster.snapshot import Snapshot
-from berth_cli.commands.devices import device_lines, device_list, devices_of_pod
+from berth_cli.commands.devices import device_lines, device_list, device_numbers, devices_of_pod
 from berth_cli.options import NotFoundError
 from berth_cli.remedies.rejections import remedies_of
 from harness.builders.objects import a_node, a_pod
@@ -120,6 +120,13 @@ def test_devices_have_attributes_and_what_keeps_pods_from_them():
     ]
     with pytest.raises(NotFoundError, match="the mirror has no such node"):
         device_list(snapshot, "node-9")
+
+
+def test_top_counts_the_devices_of_a_nodes_own_pools():
+    snapshot = a_cluster(*USED)
+    assert [device_numbers(snapshot, snapshot.node_at(snapshot.rows.of(node))) for node in NODES] == [(2, 2), (0, 2)]
+    change(snapshot, "node-2", lambda body: body["spec"].update(nodeName=None, allNodes=True))
+    assert device_numbers(snapshot, snapshot.node_at(snapshot.rows.of("node-2"))) == (0, 0)
 
 
 def test_a_pods_devices_are_those_of_its_claims_and_else_those_of_its_decision():

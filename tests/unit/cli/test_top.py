@@ -95,6 +95,14 @@ def test_traffic_has_columns_only_if_it_is_measured():
     assert ["node-2", "1", "0", "%", "0", "%", "2.5", "MB/s", "4.0", "s"] in result
 
 
+def test_devices_have_a_column_only_if_there_are_some():
+    assert not any("DEVICES" in line for line in lines())
+    with_gpus = NodeLine(name="node-2", pods=1, cpu=(0, 1), memory=(0, 1), devices=(2, 8))
+    result = words(lines(nodes=[*NODES, with_gpus]))
+    assert ["NODE", "PODS", "CPU", "MEMORY", "DEVICES"] in result
+    assert ["node-2", "1", "0", "%", "0", "%", "2", "of", "8"] in result
+
+
 def test_a_small_terminal_has_the_first_nodes_and_a_count():
     assert lines(rows=2)[-1] == "and 1 more (--all)"
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from berth.api.devices import ResourceClaim
 from berth.api.kinds import PLUGIN_KINDS
 from berth.api.meta import LabelSelector, ObjectMeta
 from berth.api.workloads import LabelsSpec, ReplicaSet, SelectorSpec, Service
-from berth.cluster.buckets import MirroredSnapshot, ObjectChanged
+from berth.cluster.buckets import KindComplete, MirroredSnapshot, ObjectChanged
 from berth.cluster.snapshot import Objects, Snapshot
 from berth.errors import DecodeError
-from berth.messages.attempts import MirrorEntry, encode_entry
+from berth.messages.attempts import MirrorEntry, Watermark, encode_entry, encode_watermark, watermark_key
 from berth.messages.subjects import Term
 
 
@@ -66,3 +67,12 @@ def test_an_object_that_cannot_be_read_changes_nothing(kind):
     with pytest.raises(DecodeError):
         mirrored.apply(f"{kind}.u", encode_entry(MirrorEntry(term=Term(1), object=msgspec.Raw(b"[]"))))
     assert len(mirrored.snapshot.objects(PLUGIN_KINDS[kind].struct)) == 0
+
+
+def test_the_mirror_says_why_a_kind_cannot_be_read():
+    snapshot = Snapshot()
+    mirrored = MirroredSnapshot(snapshot)
+    for unread in ("not served", ""):
+        watermark = Watermark(term=Term(1), resource_version="5", unread=unread)
+        event = mirrored.apply(watermark_key("resourceclaim"), encode_watermark(watermark))
+        assert (event, snapshot.objects(ResourceClaim).unread) == (KindComplete(kind="resourceclaim"), unread)

@@ -73,3 +73,13 @@ def test_missing_right_is_told_with_the_rule_to_add(status: StatusObject, rule: 
 )
 def test_refusal_for_another_reason_asks_for_no_rule(status: StatusObject):
     assert missing_right(status) is None
+
+
+def test_a_right_that_is_asked_for_in_the_validation_of_an_object_is_named_too():
+    right = (
+        'User "b" cannot patch resource "resourceclaims/binding" in API group "resource.k8s.io" at the cluster scope'
+    )
+    message = f"status.allocation: Forbidden: changing status.allocation requires permission: {right}"
+    named = missing_right(StatusObject(code=422, message=message)) or ""
+    assert named.startswith("'b' may not patch resourceclaims/binding: add to the ClusterRole: ")
+    assert missing_right(StatusObject(code=422, message="spec: field is immutable")) is None

@@ -13,8 +13,9 @@ from berth.api.config.networktraffic import BandwidthQuery
 from berth.bus.interface import BusRefusedError, Entry, Session, WrongLastSequenceError
 from berth.exits import UsageError
 from berth.lifecycle.process import Process
+from berth.messages.livedata import Bandwidth, encode_bandwidth
 from berth.messages.subjects import key
-from berth_metrics_collector import service
+from berth_metrics_collector import samplestore, service
 from berth_metrics_collector.nodenames import MirroredNodes
 from berth_metrics_collector.poller import Poller, Reporter
 from berth_metrics_collector.prometheus import PrometheusError, SampleRow
@@ -88,6 +89,12 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
+@pytest.fixture
+def without_signs_of_life(monkeypatch):
+    """Samples are written again by no test's duration."""
+    monkeypatch.setattr(samplestore, "CHECK_SECONDS", 3600)
+
+
 def newer(than):
     return lambda sample: sample is not None and sample.sampled_at > than.sampled_at
 
@@ -138,7 +145,7 @@ async def test_a_cluster_without_nodes_does_not_keep_it_unready_for_long(prometh
         await until(lambda: readiness(world) == "ok")
 
 
-async def test_a_sample_is_written_once(prometheus):
+async def test_a_sample_is_written_once(prometheus, without_signs_of_life):
     async with collecting(QUERY, node_at("a"), node_at("b"), interval=QUICKLY) as world:
         await world.until(lambda sample: sample is not None, "b")
         before = await world.session.get("bandwidth", f"{TOKEN}.a")
@@ -147,7 +154,7 @@ async def test_a_sample_is_written_once(prometheus):
         assert (await world.session.get("bandwidth", f"{TOKEN}.a")).sequence == before.sequence
 
 
-async def test_two_collectors_side_by_side_write_what_one_would(prometheus):
+async def test_two_collectors_side_by_side_write_what_one_would(prometheus, without_signs_of_life):
     async with collecting(QUERY, node_at("a"), node_at("b"), interval=QUICKLY, collectors=2) as world:
         sample = await world.until(lambda sample: sample is not None, "a")
         for step in range(1, 6):
@@ -156,6 +163,30 @@ async def test_two_collectors_side_by_side_write_what_one_would(prometheus):
         assert sample.receive == 85.0
         last = await world.session.get("bandwidth", f"{TOKEN}.a")
         assert last.sequence <= 12  # two nodes, six samples each: no write was made twice
+
+
+async def test_what_somebody_else_has_written_ends_before_the_next_scrape(prometheus, monkeypatch):
+    """A node that is measured, one that is not, and one that does not exist."""
+    monkeypatch.setattr(service, "CHECK_SECONDS", 0.02)
+    async with collecting(QUERY, node_at("a"), node_at("c"), interval=timedelta(hours=1)) as world:
+        first = await world.until(lambda sample: sample is not None, "a")
+        forged = Bandwidth(receive=1e9, sampled_at=first.sampled_at + timedelta(seconds=1))
+        for node in ("a", "c", "x"):
+            await world.session.put("bandwidth", f"{TOKEN}.{node}", encode_bandwidth(forged))
+        await world.until(lambda sample: sample == first, "a")
+        columns = world.snapshot.live.bandwidth(TOKEN)
+        await until(lambda: columns.samples() == {"a": first})
+        await world.session.purge("bandwidth", f"{TOKEN}.a")
+        await world.until(lambda sample: sample == first, "a")
+
+
+async def test_a_key_that_the_full_bucket_has_dropped_is_written_again(prometheus, monkeypatch):
+    monkeypatch.setattr(service, "CHECK_SECONDS", 0.02)
+    async with collecting(QUERY, node_at("a"), interval=timedelta(hours=1)) as world:
+        first = await world.until(lambda sample: sample is not None, "a")
+        entry = await world.session.get("bandwidth", f"{TOKEN}.a")
+        await world.session.delete("KV_bandwidth", entry.sequence)
+        await world.until(lambda sample: sample == first, "a")
 
 
 async def test_the_sample_of_a_deleted_node_is_removed(prometheus):

@@ -16,7 +16,7 @@ import pytest
 from berth.api.devices import ResourceClaim
 from berth.cluster.devices.pools import PooledDevice
 from berth.plugins.dynamicresources import answers as kept
-from berth.plugins.dynamicresources.answers import Allocator
+from berth.plugins.dynamicresources.answers import NOT_SEARCHED, Allocator
 from berth.plugins.dynamicresources.candidates import Candidates
 from berth.plugins.dynamicresources.requests import PlanError, Request
 from berth.plugins.dynamicresources.results import allocation_of
@@ -333,6 +333,42 @@ def test_a_search_ends_after_its_steps():
     world = world_of(devices, [claim_of("c", [exactly("r", 11), exactly("s", 2)], constraints)])
     outcome, _, _ = searched(world, ["c"])
     assert outcome == Rejected(TOO_MANY_STEPS)
+
+
+def test_long_searches_within_a_cycle_end_after_some_nodes_and_go_on_in_the_next():
+    world = endless_world(nodes=30)
+    answers = Allocator.of(world.snapshot).answers([world.named("ResourceClaim", "c", "d")])
+    rows = np.arange(30)
+    for cycle in range(1, 4):
+        answers.find(rows)
+        found = Counter(answers.statuses[code][1] for code in answers.codes[rows])
+        assert found == {TOO_MANY_STEPS: 5 * cycle, NOT_SEARCHED: 30 - 5 * cycle}
+    assert answers.find(rows)
+    assert {answers.statuses[code][1] for code in answers.codes[rows]} == {TOO_MANY_STEPS}
+
+
+def endless_world(nodes: int) -> DeviceWorld:
+    """Nodes without a solution, of which no two have alike devices: eleven of twenty-four in one half, and two more."""
+    constraints = [{"matchAttribute": f"{DRIVER}/half"}, {"distinctAttribute": f"{DRIVER}/numa"}]
+    claims = [claim_of("c", [exactly("r", 11), exactly("s", 2)], constraints)]
+    slices, pool = [], {"generation": 1, "resourceSliceCount": 1}
+    for node in range(nodes):
+        devices = [
+            {"name": f"d{i:02}", "attributes": {"numa": {"int": node * 24 + i}, "half": {"int": i // 12}}}
+            for i in range(24)
+        ]
+        spec = {"driver": DRIVER, "nodeName": f"n{node}", "pool": {"name": f"n{node}", **pool}, "devices": devices}
+        slices.append({"kind": "ResourceSlice", "metadata": {"name": f"n{node}"}, "spec": spec})
+    return DeviceWorld.of(
+        {
+            "namespaces": {},
+            "nodes": [{"kind": "Node", "metadata": {"name": f"n{n}", "uid": f"n{n}"}} for n in range(nodes)],
+            "deviceclasses": [{"kind": "DeviceClass", "metadata": {"name": "gpu"}, "spec": {}}],
+            "resourceslices": slices,
+            "resourceclaims": [{"kind": "ResourceClaim", **each} for each in claims],
+            "pods": [],
+        }
+    )
 
 
 def test_an_alternative_with_too_many_devices_is_left_at_once():

@@ -10,15 +10,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from berth.api.devices import EXTENDED_RESOURCE_CLAIM, ResourceClaim
-from berth.api.pod import Pod, PodResourceClaim, PodResourceClaimStatus
+from berth.api.devices import EXTENDED_RESOURCE_CLAIM, DeviceClass, DeviceClassSpec, ResourceClaim, ResourceSlice
+from berth.api.meta import ObjectMeta
+from berth.api.pod import Pod, PodCondition, PodResourceClaim, PodResourceClaimStatus
 from berth.cluster.devices.ledger import DeviceLedger
 from berth.framework.cycle import rank
 from berth.framework.events import Action, ClusterEvent, Resource
-from berth.framework.interface import SNAPSHOT, ClaimName, CreateClaim, ReleaseClaim
+from berth.framework.interface import SNAPSHOT, ClaimName, CreateClaim, ReleaseClaim, ReserveClaim
 from berth.framework.status import Code, CycleState
-from berth.plugins.dynamicresources.plugin import DynamicResources, DynamicResourcesArgs
-from harness.builders.objects import a_pod, first_attempt, pod_requesting
+from berth.plugins.dynamicresources.plugin import DEALLOCATED, STILL_NOT, DynamicResources, DynamicResourcesArgs
+from harness.builders.objects import a_node, a_pod, first_attempt, pod_requesting
 from harness.builders.profiles import default_profile
 from harness.worlds.queueing_hints import may_help
 from harness.worlds.recorded_devices import DeviceWorld
@@ -127,6 +128,31 @@ def test_a_pod_is_held_until_its_claims_can_be_used(entry, status, claims, text)
         pod, world_of([], *claims).snapshot.objects(ResourceClaim)
     )
     assert (held.reasons or ("",))[0] == text
+
+
+@pytest.mark.parametrize("kind", [ResourceClaim, ResourceSlice, DeviceClass])
+def test_no_device_is_given_while_a_kind_cannot_be_read(kind: type):
+    """Else a device of a claim that is not read would seem free to a pod that asks for an extended resource."""
+    spec = {"extendedResourceName": "example.com/gpu"}
+    world = world_of([slice_of("n1", gpus(1))], claim_of("a"), gpu=spec)
+    pods = [pod_with("a"), pod_requesting("extended", **{"example.com/gpu": "1"})]
+    objects = world.snapshot.objects(kind)
+    objects.unread = "not served"
+    for pod in pods:
+        ranking = ranked(world, pod)
+        assert (ranking.candidates, "not served" in ranking.message) == ((), True), ranking.message
+    assert nodes_for(world, a_pod("plain")) == ["n1", "n2"]
+    held = DynamicResources(DynamicResourcesArgs()).pre_enqueue_with(pods[0], world.snapshot.objects(ResourceClaim))
+    assert held.reasons == (("not served",) if kind is ResourceClaim else ())
+    objects.unread = ""
+    assert [nodes_for(world, pod) for pod in pods] == [["n1"], ["n1"]]
+
+
+def test_a_claim_whose_spec_the_mirror_lacks_is_not_allocated():
+    claim = claim_of("a")
+    claim["spec"] = {"isLeftOut": True}
+    ranking = ranked(world_of([slice_of("n1", gpus(1))], claim), pod_with("a"))
+    assert "resource claim default/a is too large for a message of NATS" in ranking.message
 
 
 # Reserve, and what it has written
@@ -284,6 +310,17 @@ def test_pre_bind_waits_for_binding_conditions(condition, now, code, text):
     assert (status.code, ", ".join(status.reasons)) == (code, text)
 
 
+# PostFilter
+
+
+@pytest.mark.parametrize(("wanted", "freed"), [(1, DEALLOCATED), (2, STILL_NOT)])
+def test_an_idle_claim_is_freed_only_where_the_other_claims_can_be_allocated(wanted, freed):
+    world = world_of([slice_of("n2", gpus(1))], claim_of("idle"), claim_of("b", exactly("r", count=wanted)))
+    term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["gone"]}]}
+    world.set_status("default/idle", {"allocation": {"devices": {}, "nodeSelector": {"nodeSelectorTerms": [term]}}})
+    assert f". {freed}, preemption: " in ranked(world, pod_with("idle", "b")).message
+
+
 # Extended resources
 
 
@@ -296,6 +333,28 @@ def test_an_extended_resource_of_a_class_becomes_a_claim_of_the_pod():
     assert isinstance(write, CreateClaim)
     assert [each.device for each in write.allocation.devices.results or ()] == ["gpu-0", "gpu-1"]
     assert [each.request_name for each in write.mappings] == ["container-0-request-0"]
+
+
+def test_what_may_help_a_pod_that_lacks_a_resource_which_no_class_served_when_it_was_rejected():
+    """NodeResourcesFit rejected it, so that events of DynamicResources do not help."""
+    profile, pod = default_profile(), pod_requesting(**{"cpu": "2", "example.com/gpu": "1"})
+    served, other = (
+        DeviceClass(metadata=ObjectMeta(name="gpu"), spec=DeviceClassSpec(extended_resource_name=name))
+        for name in ("example.com/gpu", "example.com/nic")
+    )
+    implicit = pod_requesting(**{"deviceclass.resource.kubernetes.io/gpu": "1"})
+
+    def helps(event: ClusterEvent, old: object, new: object, pod: Pod = pod) -> bool:
+        return may_help(profile, {"NodeResourcesFit"}, event, pod, old, new)
+
+    added, updated = (ClusterEvent(Resource.DEVICE_CLASS, action) for action in (Action.ADD, Action.UPDATE))
+    assert (helps(added, None, served), helps(added, None, other)) == (True, False)
+    assert (helps(updated, other, served), helps(updated, None, None)) == (True, True)
+    assert (helps(added, None, other, implicit), helps(added, None, other, pod_requesting(cpu="2"))) == (True, False)
+    assert helps(updated, None, None, pod_requesting(cpu="2")) is False
+    node = ClusterEvent(Resource.NODE, Action.ADD)
+    assert helps(node, None, a_node("n", cpu="4", pods="9"))
+    assert not helps(node, None, a_node("n", cpu="1", pods="9"))
 
 
 def test_the_claim_for_extended_resources_has_one_name_and_its_devices_count_once():
@@ -352,6 +411,16 @@ def test_a_claim_for_extended_resources_that_is_gone_requeues_its_pod():
     assert may_help(profile, {"DynamicResources"}, delete, other, gone, None) is False
 
 
+def test_the_end_of_another_pods_wait_requeues():
+    """Until then scorers count its devices, though its claims may be free by now."""
+    profile, pod, delete = default_profile(), pod_with("a"), ClusterEvent(Resource.POD, Action.DELETE)
+    waited = pod_with("b", name="waited", node_name="n1")
+    assert may_help(profile, {"DynamicResources"}, delete, pod, waited, None) is True
+    scheduled = PodCondition(type="PodScheduled", status="True", last_transition_time="2026-01-01T00:00:00Z")
+    bound = pod_with("b", name="bound", node_name="n1", status={"conditions": [scheduled]})
+    assert may_help(profile, {"DynamicResources"}, delete, pod, bound, None) is False, "its claims say it"
+
+
 # Differences
 
 
@@ -372,7 +441,7 @@ def partitioned(driver: str, node: str = "n1") -> list[Json]:
     consumed = [{"counterSet": "memory", "counters": {"slots": {"value": "1"}}}]
     devices = [{"name": f"half-{i}", "consumesCounters": consumed} for i in range(2)]
     counters = [{"name": "memory", "counters": {"slots": {"value": "1"}}}]
-    of_counters = slice_of(node, [], driver, 2, name=f"{driver}-counters", sharedCounters=counters)
+    of_counters = slice_of(node, [], driver, 2, name=f"{driver}-{node}-counters", sharedCounters=counters)
     del of_counters["spec"]["devices"]
     return [slice_of(node, devices, driver, 2), of_counters]
 
@@ -404,6 +473,64 @@ def test_slices_that_disagree_on_their_number_are_invalid():
     slices = [slice_of("n1", gpus(1), name="a", count=2), slice_of("n1", [{"name": "x"}], name="b", count=3)]
     message = ranked(world_of(slices, claim_of("a")), pod_with("a")).message
     assert "1 invalid resource pools were encountered" in message
+
+
+def test_counters_of_an_allocated_device_that_is_gone_are_not_given_again():
+    """140806: kube-scheduler forgets them with the device."""
+    world = world_of([*partitioned(DRIVER), *partitioned(DRIVER, "n2")], claim_of("a"), claim_of("b"))
+    plugin, state = reserved(world, pod_with("a"))
+    (write,) = plugin.writes(state, pod_with("a"), "n1")
+    show(world, "a", write.allocation, pod_with("a"))
+    plugin.finish_binding(state, pod_with("a"), "n1")
+    halves, _ = partitioned(DRIVER)
+    halves["spec"]["devices"] = [{**halves["spec"]["devices"][1], "name": "new"}, {"name": "plain"}]
+    world.apply(halves)
+    other = pod_with("b", name="other")
+    assert nodes_for(world, other) == ["n1", "n2"], "without counters"
+    _, state = reserved(world, other)
+    assert [each.devices.results[0].device for each in plugin.reserved(state).values()] == ["plain"]
+
+
+def test_a_claim_that_was_allocated_without_a_timestamp_is_shared():
+    """kube-scheduler would add the time, and the API server refuses that."""
+    world, pod = world_of([slice_of("n1", gpus(1))], claim_of("a")), pod_with("a", name="other")
+    plugin, state = reserved(world, pod_with("a"))
+    (write,) = plugin.writes(state, pod_with("a"), "n1")
+    show(world, "a", write.allocation, pod_with("a"))
+    plugin.finish_binding(state, pod_with("a"), "n1")
+    claim = world.named("ResourceClaim", "a", "default")
+    without = msgspec.structs.replace(claim.status.allocation, allocation_timestamp=None)
+    status = msgspec.structs.replace(claim.status, allocation=without)
+    world.snapshot.objects(ResourceClaim).set("uid-a", msgspec.structs.replace(claim, status=status))
+    plugin, state = reserved(world, pod)
+    assert plugin.writes(state, pod, "n1") == (ReserveClaim(claim=name_of("a"), allocation=None),)
+
+
+def test_a_claim_beside_an_extended_resource_of_a_device_plugin():
+    """kube-scheduler never binds such a pod: it misses requests of a claim that is not needed."""
+    world = world_of([slice_of("n1", gpus(2))], claim_of("a"), gpu={"extendedResourceName": "example.com/gpu"})
+    allocatable = {"cpu": "9", "pods": "99", "example.com/gpu": "1"}
+    world.apply({"kind": "Node", "metadata": {"name": "n1"}, "status": {"allocatable": allocatable}})
+    claims = [PodResourceClaim(name="a", resource_claim_name="a")]
+    pod = pod_requesting(**{"example.com/gpu": "1"})
+    pod = msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, resource_claims=claims))
+    assert nodes_for(world, pod) == ["n1"]
+    plugin, state = reserved(world, pod)
+    (write,) = plugin.writes(state, pod, "n1")
+    assert isinstance(write, ReserveClaim)
+
+
+def test_shares_of_a_device_without_capacity_take_its_counters_once():
+    """kube-scheduler 1.36.3 counts them for each share; 1.37 does not."""
+    slices = partitioned(DRIVER)
+    for each in slices[0]["spec"]["devices"]:
+        each["allowMultipleAllocations"] = True
+    world = world_of(slices, claim_of("a"), claim_of("b"))
+    reserved(world, pod_with("a"))
+    other = pod_with("b", name="other")
+    assert nodes_for(world, other) == ["n1"]
+    plugin, state = reserved(world, other)
+    assert [each.devices.results[0].device for each in plugin.reserved(state).values()] == ["half-0"]
 
 
 def test_a_slice_of_another_node_with_a_higher_generation_takes_no_counters_away():

@@ -1,4 +1,4 @@
-"""DynamicResources decides as a real kube-scheduler 1.36.3 did (tests/data/oracle/devices.jsonl.xz)."""
+"""DynamicResources decides as a real kube-scheduler 1.36.3 did (tests/data/oracle/devices*.jsonl.xz)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ import pytest
 
 from harness.worlds.recorded_devices import played
 
-DATA = Path(__file__).parents[2] / "data" / "oracle" / "devices.jsonl.xz"
-CASES, STEPS = 100, 560
+DATA = Path(__file__).parents[2] / "data" / "oracle"
+FILES = ("devices.jsonl.xz", "devices-wider.jsonl.xz")
+CASES, STEPS = 140, 781
 # Steps whose recorded text of PreEnqueue is of an earlier state of the pod: kube-scheduler did not run it again.
 STALE_TEXTS = {(1006, 4)}
 
@@ -22,10 +23,11 @@ STALE_TEXTS = {(1006, 4)}
 @cache
 def cases() -> dict[str, list[dict[str, Any]]]:
     by_theme: dict[str, list[dict[str, Any]]] = {}
-    with lzma.open(DATA, "rt") as lines:
-        for line in lines:
-            case = json.loads(line)
-            by_theme.setdefault(case["theme"], []).append(case)
+    for name in FILES:
+        with lzma.open(DATA / name, "rt") as lines:
+            for line in lines:
+                case = json.loads(line)
+                by_theme.setdefault(case["theme"], []).append(case)
     return by_theme
 
 

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import msgspec
+
 from berth.profiles.configuration import profiles_of, read_configuration
 from berth_cli.simulate.engine import Simulation
 from berth_cli.simulate.inputs import read_inputs
@@ -18,6 +20,11 @@ def test_each_pod_of_a_template_gets_a_device_of_its_own_as_long_as_there_are_so
         ("default/train-1", "node-2"),
         ("default/train-2", None),
     ]
+    devices = [f"gpu.example.com/node-2/gpu-{number}" for number in range(2)]
+    assert [list(each.devices.values()) for each in reports[:2]] == [[[device]] for device in devices]
+    assert list(reports[0].devices) == ["default/train-0-gpu"]
+    assert b'"devices":{"default/train-0-gpu":[' in msgspec.json.encode(reports[0])
+    assert b'"devices"' not in msgspec.json.encode(reports[2])
     assert reports[-1].message.startswith("0/2 nodes are available: 2 cannot allocate all claims.")
 
 

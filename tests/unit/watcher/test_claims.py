@@ -9,12 +9,16 @@ import pytest
 
 from berth.api.devices import DeviceClass, ResourceClaim, ResourceSlice
 from berth.api.meta import ObjectMeta
-from berth.api.pod import Pod, PodResourceClaim, PodResourceClaimStatus, PodSchedulingGate
-from berth.messages.attempts import Outcome, Positions
+from berth.api.pod import Pod, PodResourceClaim, PodResourceClaimStatus, PodSchedulingGate, ResourceRequirements
+from berth.kube.listwatch import Current
+from berth.messages.attempts import Outcome, Positions, Watermark, decode_watermark, encode_watermark
 from berth_watcher.core import CLAIM_SECONDS
+from berth_watcher.events import StreamsRead
 from berth_watcher.queue.queuedpod import Stage
 from harness.worlds.watcher_world import WatcherUnderTest, a_node, a_pod
 
+NOT_SERVED = Current(kind="resourceclaim", resource_version="0", unread="not served")
+READ = Current(kind="resourceclaim", resource_version="7")
 KINDS = ("node", "resourceclaim", "resourceslice", "deviceclass", "pod")
 
 
@@ -188,3 +192,62 @@ def test_events_that_may_free_devices_requeue_pods_without_devices(happens, trie
     watcher = waiting_for_devices("a", "b")
     happens(watcher)
     assert sorted(published(watcher)) == tried
+
+
+def test_a_pod_waits_with_the_reason_while_claims_cannot_be_read_and_others_go_on():
+    watcher, pod = leading(), with_claim("a")
+    watcher.send(NOT_SERVED)
+    watcher.show(pod, a_pod("plain"))
+    assert (stage_of(watcher, pod), why(watcher, pod)) == (Stage.GATED, "not served")
+    assert published(watcher) == ["plain"]
+    watcher.show(a_claim("a"))
+    assert why(watcher, pod) == "not served"
+    watcher.send(READ)
+    assert published(watcher) == ["plain", "of-a"]
+
+
+def test_a_pod_that_was_rejected_because_claims_cannot_be_read_is_requeued_once_they_can():
+    watcher, pod = leading(a_claim("a")), with_claim("a")
+    watcher.send(NOT_SERVED)
+    watcher.show(pod)
+    watcher.advance(CLAIM_SECONDS + 1)
+    reject(watcher, "of-a")
+    assert stage_of(watcher, pod) is Stage.UNSCHEDULABLE
+    watcher.send(READ)
+    watcher.advance(30)
+    assert published(watcher) == ["of-a", "of-a"]
+    mirrored = watcher.bucket["watermark.resourceclaim"]
+    assert decode_watermark(mirrored.data).unread == ""
+    assert watcher.published[1].message.after.cluster >= 1
+
+
+@pytest.mark.parametrize(("former", "now"), [("", NOT_SERVED), ("not served", READ)], ids=["lost", "gained"])
+def test_a_new_watcher_mirrors_whether_claims_can_be_read_before_it_publishes(former: str, now: Current):
+    watcher = WatcherUnderTest(kinds=KINDS, hold_writes=True)
+    watcher.put("watermark.resourceclaim", encode_watermark(Watermark(term=1, resource_version="5", unread=former)))
+    watcher.store.apply(now)
+    watcher.list_objects(a_node("n1"), a_pod("plain"))
+    watcher.take_over()
+    watcher.read_bucket()
+    watcher.send(StreamsRead())
+    while not published(watcher):
+        for effect in list(watcher.held_writes):
+            watcher.answer_write(effect.key)
+    assert decode_watermark(watcher.bucket["watermark.resourceclaim"].data).unread == now.unread
+
+
+def test_room_on_a_node_without_the_resource_helps_a_pod_that_a_class_may_serve_there():
+    bound = a_pod("bound", node="n1", cpu="4")
+    watcher = leading(bound)
+    pod = a_pod("asking", cpu="2")
+    requests = {**(pod.spec.containers[0].resources.requests or {}), "example.com/gpu": "1"}
+    container = msgspec.structs.replace(pod.spec.containers[0], resources=ResourceRequirements(requests=requests))
+    spec = msgspec.structs.replace(pod.spec, containers=[container])
+    watcher.show(msgspec.structs.replace(pod, spec=spec))
+    positions = Positions(cluster=watcher.sequence)
+    watcher.decide("asking", Outcome.UNSCHEDULABLE, blockers=["NodeResourcesFit"], positions=positions)
+    watcher.advance(30)
+    assert published(watcher) == ["asking"]
+    watcher.delete(bound)
+    watcher.advance(30)
+    assert published(watcher) == ["asking", "asking"]

@@ -89,11 +89,6 @@ class Cache:
         self.older_stores = 0
         self._awaited: set[str] = set()
         self._awaited_versions: dict[str, list[tuple[int, str]]] = {}  # by kind, a heap of versions and uids
-        # By kind, the highest version that was reached or awaited when the API server got an earlier store.
-        self._former_versions: dict[str, int] = {}
-        # The highest resourceVersion by which a claim was released. Until the watch has reached it, allocations are
-        # shown that are gone.
-        self.released_at = 0
         self._on_shown: Callable[[str], None] | None = None
         # The highest epoch of a fence on a pod of these schedulers. If it is above the binder's own, the binder checks
         # whether it still leads.
@@ -126,16 +121,14 @@ class Cache:
                 self._replace(event)
             case Current():
                 self._reach(event.kind, version_number(event.resource_version))
+                if event.kind in PLUGIN_KINDS:
+                    self.snapshot.objects(PLUGIN_KINDS[event.kind].struct).unread = event.unread
             case Undecodable():
                 self._observe_undecodable(event)
 
     def reached(self, kind: str) -> int:
         """The resourceVersion up to which a kind is complete: of its last event, LIST or bookmark."""
         return self._reached.get(kind, 0)
-
-    def has_shown(self, kind: str, version: int) -> bool:
-        """Whether the watch has shown what has this resourceVersion. What a former store had never comes."""
-        return version <= max(self.reached(kind), self._former_versions.get(kind, 0))
 
     def newest_resource_versions(self) -> dict[str, str]:
         """By kind, the highest resourceVersion of an object or event, not of a LIST (docs/protocol.md, 3)."""
@@ -181,7 +174,7 @@ class Cache:
 
     def _notify_of_versions(self, kind: str) -> None:
         awaited = self._awaited_versions[kind]
-        while awaited and self.has_shown(kind, awaited[0][0]):
+        while awaited and awaited[0][0] <= self.reached(kind):
             _, uid = heapq.heappop(awaited)
             if self._on_shown is not None:
                 self._on_shown(uid)
@@ -200,18 +193,11 @@ class Cache:
             self._remove_further_lacking(listed)
         else:
             self._remove_names_lacking(listed.kind, {item.metadata.name for item in listed.objects})
-        self._note_former_store(listed.kind, version)
         self._reached[listed.kind] = version
         if listed.kind in self._awaited_versions:
             self._notify_of_versions(listed.kind)
         if listed.kind in self._newest_versions:
             self._newest_versions[listed.kind] = min(self._newest_versions[listed.kind], version)
-
-    def _note_former_store(self, kind: str, version: int) -> None:
-        reached = self.reached(kind)
-        if version < reached:
-            awaited = [each for each, _ in self._awaited_versions.get(kind, ())]
-            self._former_versions[kind] = max(reached, *awaited, self.released_at if kind == CLAIMS else 0)
 
     def _remove_pods_lacking(self, present: set[str], version: int) -> None:
         """Remove pods that were seen up to the LIST's version and are not in it, because uids never come back."""

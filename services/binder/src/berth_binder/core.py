@@ -119,6 +119,9 @@ class BinderCore:
         self._at_extender: set[str] = set()
         self._decided = DecidedAttempts()
         self._suspects = Suspects()
+        # The highest resourceVersion by which a claim was released. Until the watch has reached it, the cache shows
+        # allocations that are gone.
+        self._released_at = 0
         self.strays = strays or Strays()
         self.examined = 0  # number of messages
         self._is_closed = False
@@ -334,8 +337,8 @@ class BinderCore:
         if attempt.is_stray:
             attempt.is_stray = False
             self.strays.give_back()
-        if self._may_have_claims(pod) and not self._cache.has_shown(CLAIMS, self._cache.released_at):
-            attempt.await_version(CLAIMS, self._cache.released_at)
+        if self._may_have_claims(pod) and self._cache.reached(CLAIMS) < self._released_at:
+            attempt.await_version(CLAIMS, self._released_at)
             return self._wait_for_writes(attempt, now)
         if steps is not None and self._check.passes(latest.ranked, pod, attempt.node):
             return self._before_binding(attempt, steps, now)
@@ -466,7 +469,7 @@ class BinderCore:
 
     def _unseen(self, attempt: BindingAttempt) -> list[tuple[str, int]]:
         """The kinds and versions that the watches have not reached yet."""
-        return [each for each in attempt.awaited_versions.items() if not self._cache.has_shown(*each)]
+        return [each for each in attempt.awaited_versions.items() if self._cache.reached(each[0]) < each[1]]
 
     def _wait_for_writes(self, attempt: BindingAttempt, now: float) -> list[Effect]:
         """Pause until the watches have shown what was written."""
@@ -632,7 +635,7 @@ class BinderCore:
         """Give the postponed verdict. A claim that other clients keep writing is tried again."""
         if answer.is_open or answer.status == HTTPStatus.CONFLICT:
             return self._back_off(attempt, answer, now)
-        self._cache.released_at = max(self._cache.released_at, answer.version)
+        self._released_at = max(self._released_at, answer.version)
         if attempt.phase is AttemptPhase.FREEING and attempt.freeing is not None:
             return self._decide(attempt, attempt.freeing.verdict)
         if attempt.steps is not None:

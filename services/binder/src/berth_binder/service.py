@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Final
 
 from berth.api.config.configuration import KubeSchedulerConfiguration
-from berth.api.kinds import NODE
+from berth.api.kinds import NODE, RESOURCE_CLAIM
 from berth.bus.interface import (
     Bus,
     Deliveries,
@@ -207,6 +207,7 @@ class BinderEpoch:
         self._left = 0
         # Sequence of the last message that was stored before this epoch took over.
         self._stored = 0
+        self._are_claims_fenced = False
         # The highest term of a watcher seen in ``control``.
         self._watchers_term = 0
         self._asks_for_terms_from = 0.0  # on the process's clock
@@ -227,10 +228,14 @@ class BinderEpoch:
             informers=parts.informers,
             schedulers=parts.profiles.keys(),
         )
+        self._older_stores = parts.cache.older_stores  # of a LIST during the takeover too
         taken_over = await run_until(takeover.run(), *ends, parts.process.stopping)
         if taken_over is None:
             return
-        self._left, self._stored, self._older_stores = taken_over.left, taken_over.stored, parts.cache.older_stores
+        self._left, self._stored = taken_over.left, taken_over.stored
+        self._are_claims_fenced = taken_over.are_claims_fenced
+        if not self._are_claims_fenced:
+            parts.informers.once_read(RESOURCE_CLAIM, self._end_for_claims)
         consuming = self._session.consume(RANKED, taken_over.consumer, max_unacked=parts.settings.max_unacked)
         try:
             await run_until(self._consume(consuming, taken_over.consumer), *ends)
@@ -298,8 +303,11 @@ class BinderEpoch:
         return not (self._requests.under_way or self._publisher.under_way or self._loop.tasks or self._inbox)
 
     async def _settle(self) -> None:
-        """Wait for the answers of the API server. If no request is left open, the next leader need not fence."""
-        all_answered = await self._requests.settle()
+        """Wait for the answers of the API server. If no request is left open, the next leader need not fence.
+
+        Nor of a former leader: its writes to claims that cannot be read are not fenced.
+        """
+        all_answered = await self._requests.settle() and self._are_claims_fenced
         if all_answered and not self._core.has_open_requests and not any(map(_leaves_open, self._inbox.drain())):
             self._leadership.settled()
 
@@ -430,6 +438,10 @@ class BinderEpoch:
     async def _end_for_orphans(self, problem: str) -> None:
         """Give up the Lease if the consumer does not deliver stored messages: the next epoch creates a new one."""
         self._leadership.end(problem)
+
+    def _end_for_claims(self) -> None:
+        """Give up the Lease once claims can be read: writes of a former leader to them are not fenced yet."""
+        self._leadership.end("claims can be read now, and are to be fenced")
 
     def _describe_stall(self) -> str:
         core = self._core

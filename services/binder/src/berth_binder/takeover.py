@@ -63,6 +63,7 @@ class TakenOver:
     # Sequence of the last message that a crashed former leader left, because one of them may have crashed it; 0: none.
     left: int
     stored: int  # sequence of RANKED's last message
+    are_claims_fenced: bool = True  # False: they could not be read, and a former leader may have writes in flight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +98,8 @@ class Takeover:
         consumer = consumer_of(self.epoch)
         while True:
             await self._delete_former_consumers()
-            fenced, left = await self._fence()
+            reads_claims = self.informers.reads(RESOURCE_CLAIM)
+            fenced, left = await self._fence(with_claims=reads_claims)
             # A paused former leader may have created its consumer again: then start over.
             if await self._create_consumer(consumer):
                 break
@@ -105,7 +107,8 @@ class Takeover:
         await self.session.put(CONTROL, FENCED_KEY, str(self.epoch).encode())
         log.info("taken over", epoch=self.epoch, fenced=fenced)
         stored = (await self.session.state(RANKED)).last_sequence
-        return TakenOver(consumer=consumer, left=left, stored=stored)
+        are_claims_fenced = reads_claims or self.leadership.follows_settled
+        return TakenOver(consumer=consumer, left=left, stored=stored, are_claims_fenced=are_claims_fenced)
 
     async def _delete_former_consumers(self) -> None:
         for name in former_consumers(await self.session.consumers(RANKED), self.epoch):
@@ -119,7 +122,7 @@ class Takeover:
             return False
         return True
 
-    async def _fence(self) -> tuple[int, int]:
+    async def _fence(self, *, with_claims: bool) -> tuple[int, int]:
         """Fence pods, and wait until the watch has shown the results of former epochs.
 
         Returns the number of fenced pods, and the last message that a former leader left.
@@ -132,7 +135,7 @@ class Takeover:
             await self.informers.reached(POD, str(highest))
         else:
             await self._become_current()
-        if self.informers.serves(RESOURCE_CLAIM):
+        if with_claims:
             await self._fence_claims()
         self.cache.forget_former_epochs()
         return len(left.pods), left.sequence

@@ -1,23 +1,39 @@
 """The stored samples of one query, and the writes and removals they need. Pure.
 
-Each collector writes only newer samples and expects the sequence it has read, so one of two concurrent writes is
+Several collectors may measure the same nodes, or different ones, and a thief of their credential may write anything. So
+a stored sample stays only while it has a living author (ADR 71): the collector named in it, if that has written within
+``PEER_SECONDS``. Each collector corrects what names itself, and replaces or removes what has no living author. Among
+living collectors the newer sample stays; each expects the sequence that it has read, so one of two concurrent writes is
 rejected or omitted.
 """
 
 from __future__ import annotations
 
+import uuid
+from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
+
+import msgspec
 
 from berth.bus.interface import Entry
 from berth.errors import DecodeError
 from berth.messages.livedata import Bandwidth, decode_bandwidth
 from berth.messages.subjects import key, parse_key
 
-# A stored sample that is newer by more than this was sampled by a clock that has been set back, and is overwritten.
+# An own sample that is newer by more than this was sampled by a clock that has been set back.
 MAX_CLOCK_SKEW: Final = timedelta(minutes=5)
+# Between two comparisons of the bucket with the own samples. A collector that has nothing to write writes one again, so
+# that at most one and a half times as long passes between two writes.
+CHECK_SECONDS: Final = 1.5
+# A collector that has written nothing for so long has gone. With a check, and a second for the writes of 5,000 nodes,
+# this stays below 10 s; two writes may be late.
+PEER_SECONDS: Final = 6.0
+MAX_PEERS: Final = 64  # remembered; an account has 8 connections of collectors
+# As many samples as the bucket's 32 MiB hold: of a flood of names it has dropped those before.
+MAX_KEYS: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +48,7 @@ class SampleWrite:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleRemoval:
-    """The key of a deleted node to remove; ``expected``: its last sequence."""
+    """A key to remove; ``expected``: its last sequence."""
 
     node: str
     key: str
@@ -42,61 +58,100 @@ class SampleRemoval:
 @dataclass(slots=True, kw_only=True)
 class _StoredSample:
     sequence: int
-    sampled_at: datetime | None  # ``None`` for a removal or an undecodable sample, which is overwritten
-    # The time at which NATS stored it. A sample from the future counts as one of then, as readers count it: written
-    # with a stolen credential, it must end at the next round.
+    sample: Bandwidth | None  # ``None`` for a removal or an undecodable sample, which is overwritten
+    # The time at which NATS stored it. A sample from the future counts as one of then, as readers count it.
     stored_at: datetime | None = None
     is_removed: bool = False
 
     @property
     def newest(self) -> datetime | None:
-        if self.sampled_at is None or self.stored_at is None:
-            return self.sampled_at
-        return min(self.sampled_at, self.stored_at)
+        if self.sample is None:
+            return None
+        return min(self.sample.sampled_at, self.stored_at or self.sample.sampled_at)
 
 
 class SampleStore:
-    """The keys of one query as last read or written."""
+    """The keys of one query as last read or written, and this collector's own samples, which outlast a session."""
 
     def __init__(self, query: str) -> None:
         self.query = query
-        self._by_node: dict[str, _StoredSample] = {}
+        self.author = uuid.uuid4().hex[:8]
+        self._own: dict[str, Bandwidth] = {}
+        self._has_measured = False
+        self._wrote_at = float("-inf")
+        self.begin()
 
-    def apply(self, entry: Entry) -> None:
-        """Apply an entry of the bucket; other queries' entries are ignored."""
+    def begin(self) -> None:
+        """Forget what is stored: another session may have another store."""
+        self._by_node: OrderedDict[str, _StoredSample] = OrderedDict()  # the one stored longest ago first
+        self._received_at: dict[str, float] = {}  # by author, the one received longest ago first
+
+    def apply(self, entry: Entry, now: float) -> None:
+        """Apply an entry of the bucket, read at ``now``; other queries' entries are ignored."""
         try:
             query, node = parse_key(entry.key)
         except DecodeError:
             return
-        if query == self.query and entry.sequence >= self._sequence(node):
-            self._by_node[node] = _StoredSample(
-                sequence=entry.sequence,
-                sampled_at=_sampled_at(entry.data),
-                stored_at=entry.time,
-                is_removed=entry.data is None,
-            )
+        if query != self.query or entry.sequence < self._sequence(node):
+            return
+        sample = _decoded(entry.data)
+        self._keep(
+            node,
+            _StoredSample(sequence=entry.sequence, sample=sample, stored_at=entry.time, is_removed=entry.data is None),
+        )
+        if sample is not None and sample.by:
+            self._received_at.pop(sample.by, None)
+            self._received_at[sample.by] = now
+            if len(self._received_at) > MAX_PEERS:
+                del self._received_at[next(iter(self._received_at))]
 
-    def written(self, write: SampleWrite, sequence: int) -> None:
-        self._by_node[write.node] = _StoredSample(sequence=sequence, sampled_at=write.sample.sampled_at)
+    def measured(self, samples: Mapping[str, Bandwidth], nodes: Collection[str]) -> None:
+        """Take over what Prometheus has answered. A node without a new sample keeps its last while it exists."""
+        self._has_measured = True
+        for node in self._own.keys() - nodes:
+            del self._own[node]
+        for node, sample in samples.items():
+            # The rate at one scrape differs a little from query to query: the first of them counts.
+            if node not in self._own or self._is_newer(sample.sampled_at, node):
+                self._own[node] = msgspec.structs.replace(sample, by=self.author)
+
+    def written(self, write: SampleWrite, sequence: int, now: float) -> None:
+        self._wrote_at = now
+        if sequence > self._sequence(write.node):  # the bucket's entry may come before the answer
+            self._keep(write.node, _StoredSample(sequence=sequence, sample=write.sample))
 
     def forget(self, node: str) -> None:
-        """Forget a key that has neither a value nor a marker."""
-        self._by_node.pop(node, None)
+        """Forget a key that has neither a value nor a marker.
 
-    def writes(self, samples: Mapping[str, Bandwidth]) -> Iterator[SampleWrite]:
-        """The samples newer than the stored ones."""
-        for node, sample in samples.items():
-            stored = self._by_node.get(node)
-            if stored is None or _is_newer(sample.sampled_at, stored):
-                yield SampleWrite(node=node, key=key(self.query, node), sample=sample, expected=self._sequence(node))
+        If it had an own sample, the full bucket has dropped it, and before it all samples stored earlier.
+        """
+        was_dropped, last = node in self._own and self._is_standing(node), self._sequence(node)
+        earlier = [each for each in self._own if self._sequence(each) < last] if was_dropped else []
+        for each in (node, *earlier):
+            self._by_node.pop(each, None)
 
-    def removals(self, nodes: Collection[str]) -> list[SampleRemoval]:
-        """Removals of stored samples, undecodable ones included, of all nodes but these."""
+    def writes(self, nodes: Collection[str], now: float) -> list[SampleWrite]:
+        """The own samples of ``nodes`` that must replace what is stored.
+
+        If there are none, the one written longest ago, as a sign of life.
+        """
+        due = [node for node, sample in self._own.items() if node in nodes and self._is_due(node, sample, now)]
+        if not due and now - self._wrote_at >= CHECK_SECONDS / 2:
+            standing = (node for node in self._own if node in nodes and self._is_standing(node))
+            due = [node for node in (min(standing, key=self._sequence, default=None),) if node is not None]
         return [
-            SampleRemoval(node=node, key=key(self.query, node), expected=stored.sequence)
-            for node, stored in self._by_node.items()
-            if not stored.is_removed and node not in nodes
+            SampleWrite(node=node, key=key(self.query, node), sample=self._own[node], expected=self._sequence(node))
+            for node in due
         ]
+
+    def removals(self, nodes: Collection[str], now: float) -> Iterator[SampleRemoval]:
+        """Removals of stored samples, undecodable ones included: of ``nodes`` without an author, then of all others."""
+        for gone in [node for node, stored in self._by_node.items() if stored.is_removed and node not in nodes]:
+            del self._by_node[gone]
+        present = {node: stored for node, stored in self._by_node.items() if not stored.is_removed}
+        orphans = (node for node, stored in present.items() if node in nodes and self._is_orphan(node, stored, now))
+        for node in (*orphans, *(node for node in present if node not in nodes)):
+            yield SampleRemoval(node=node, key=key(self.query, node), expected=present[node].sequence)
 
     def newest(self) -> datetime | None:
         times = (stored.newest for stored in self._by_node.values())
@@ -104,24 +159,52 @@ class SampleStore:
 
     def count(self) -> int:
         """The number of nodes with a sample of any age."""
-        return sum(stored.sampled_at is not None for stored in self._by_node.values())
+        return sum(stored.sample is not None for stored in self._by_node.values())
+
+    def _keep(self, node: str, stored: _StoredSample) -> None:
+        self._by_node[node] = stored
+        self._by_node.move_to_end(node)
+        if len(self._by_node) > MAX_KEYS:
+            self._by_node.popitem(last=False)
+
+    def _is_due(self, node: str, sample: Bandwidth, now: float) -> bool:
+        stored = self._by_node.get(node)
+        if stored is None or stored.sample is None:
+            return True
+        if self._is_peers(stored, now):
+            return sample.sampled_at > stored.sample.sampled_at  # an order, so that two collectors settle
+        return sample != stored.sample
+
+    def _is_orphan(self, node: str, stored: _StoredSample, now: float) -> bool:
+        """Before Prometheus has answered, a former collector's samples stay and grow older."""
+        return self._has_measured and node not in self._own and not self._is_peers(stored, now)
+
+    def _is_peers(self, stored: _StoredSample, now: float) -> bool:
+        """Whether another living collector is named as the author, which corrects it if it is not."""
+        if stored.sample is None or stored.sample.by == self.author:
+            return False
+        return now - self._received_at.get(stored.sample.by, float("-inf")) <= PEER_SECONDS
+
+    def _is_newer(self, sampled_at: datetime, node: str) -> bool:
+        """Whether a scrape is newer than that of the own sample. One from the future counts as one of its storing."""
+        own = newest = self._own[node].sampled_at
+        if self._is_standing(node):
+            newest = self._by_node[node].newest or own
+        return newest - sampled_at > MAX_CLOCK_SKEW or newest < sampled_at != own
+
+    def _is_standing(self, node: str) -> bool:
+        stored = self._by_node.get(node)
+        return stored is not None and stored.sample == self._own[node]
 
     def _sequence(self, node: str) -> int:
         stored = self._by_node.get(node)
         return stored.sequence if stored is not None else 0
 
 
-def _is_newer(sampled_at: datetime, stored: _StoredSample) -> bool:
-    newest = stored.newest
-    if newest is None or newest - sampled_at > MAX_CLOCK_SKEW:
-        return True
-    return sampled_at > newest and sampled_at != stored.sampled_at
-
-
-def _sampled_at(data: bytes | None) -> datetime | None:
+def _decoded(data: bytes | None) -> Bandwidth | None:
     if data is None:
         return None
     try:
-        return decode_bandwidth(data).sampled_at
+        return decode_bandwidth(data)
     except DecodeError:
         return None

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final
+from itertools import islice
+from typing import Final, TypeVar
 
 from berth.api.config.networktraffic import BandwidthQuery
 from berth.bus.interface import (
@@ -25,9 +27,9 @@ from berth.messages.livedata import encode_bandwidth
 from berth.observability.health import Condition
 from berth.observability.logging import get_logger
 from berth_metrics_collector.nodenames import MirroredNodes
-from berth_metrics_collector.poller import MatchedSamples, Poller, Reporter
+from berth_metrics_collector.poller import Poller, Reporter
 from berth_metrics_collector.prometheus import Prometheus
-from berth_metrics_collector.samplestore import SampleRemoval, SampleStore, SampleWrite
+from berth_metrics_collector.samplestore import CHECK_SECONDS, SampleRemoval, SampleStore, SampleWrite
 from berth_metrics_collector.settings import CollectorSettings
 
 log = get_logger()
@@ -37,6 +39,9 @@ FIRST_SAMPLES_SECONDS: Final = 60.0
 FIRST_NODES_SECONDS: Final = 5.0  # until it is ready without nodes: a watcher that starts beside it needs about two
 SETTLE_SECONDS: Final = 1.0  # wait of a poll for more new nodes: a new cluster adds many at once
 CONCURRENT_WRITES: Final = 64  # writes under way: 5,000 take about a second
+MOST_REMOVALS: Final = 5000  # between two checks: a flood of samples of nodes that do not exist must not hold up writes
+
+C = TypeVar("C", SampleWrite, SampleRemoval)
 
 
 async def serve(process: Process, bus: Bus, queries: Sequence[BandwidthQuery], settings: CollectorSettings) -> None:
@@ -45,9 +50,10 @@ async def serve(process: Process, bus: Bus, queries: Sequence[BandwidthQuery], s
     if not queries:
         log.info("no queries: no profile of the configuration runs NetworkTraffic")
     servers = {query.url: Prometheus(query.url, access=settings.access) for query in queries}
+    sources = [MeasuredQuery(query=each, server=servers[each.url], store=SampleStore(each.token)) for each in queries]
 
     async def collect(session: Session) -> None:
-        collector = Collector(session, queries, servers, process, settings)
+        collector = Collector(session, sources, process, settings)
         async with present(session, process, stats=collector.stats):
             await run_until(collector.run(condition), process.stopping, session.lost)
 
@@ -65,25 +71,30 @@ async def serve(process: Process, bus: Bus, queries: Sequence[BandwidthQuery], s
             server.close()
 
 
+@dataclass(frozen=True, kw_only=True)
+class MeasuredQuery:
+    """A query, the server that answers it, and its samples. They outlast a session."""
+
+    query: BandwidthQuery
+    server: Prometheus
+    store: SampleStore
+
+
 class Collector:
     """One collector on one session."""
 
     def __init__(
-        self,
-        session: Session,
-        queries: Sequence[BandwidthQuery],
-        servers: dict[str, Prometheus],
-        process: Process,
-        settings: CollectorSettings,
+        self, session: Session, sources: Sequence[MeasuredQuery], process: Process, settings: CollectorSettings
     ) -> None:
         self._session = session
-        self._queries = queries
-        self._servers = servers
+        self._sources = sources
         self._process = process
         self._settings = settings
         self._nodes = MirroredNodes()
-        self._stores = {query.token: SampleStore(query.token) for query in queries}
-        self._unsampled = set(self._stores)
+        for source in sources:
+            source.store.begin()
+        self._settling = {source.query.token: asyncio.Lock() for source in sources}
+        self._unsampled = {*self._settling}
         self._sampled = asyncio.Event()  # the nodes of every query have samples, or its Prometheus is away
         self._write_slots = asyncio.Semaphore(CONCURRENT_WRITES)
         self._written = 0
@@ -91,27 +102,28 @@ class Collector:
     def stats(self) -> dict[str, object]:
         """The figures that ``nats micro stats`` shows."""
         return {
-            "queries": {query.token: query.url for query in self._queries},
-            "known": {token: store.count() for token, store in self._stores.items()},
+            "queries": {source.query.token: source.query.url for source in self._sources},
+            "known": {source.query.token: source.store.count() for source in self._sources},
             "written": self._written,
         }
 
     async def run(self, condition: Condition) -> None:
         """Read the buckets, then poll at every interval until cancelled."""
-        if not self._queries:
+        if not self._sources:
             condition.ready("no queries: no profile runs NetworkTraffic")
             await asyncio.Event().wait()
         async with AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:
             condition.waiting("reading the mirror")
             cluster = await stack.enter_async_context(self._session.read_bucket(CLUSTER, filters=("node.>",)))
             tasks.create_task(self._read_nodes(cluster), name="nodes")
-            filters = tuple(f"{token}.>" for token in self._stores)
+            filters = tuple(f"{source.query.token}.>" for source in self._sources)
             bandwidth = await stack.enter_async_context(self._session.read_bucket(BANDWIDTH, filters=filters))
             tasks.create_task(self._read_bandwidth(bandwidth), name="bandwidth")
             await cluster.caught_up.wait()
             await bandwidth.caught_up.wait()
-            for query in self._queries:
-                tasks.create_task(self._collect(query), name=query.token)
+            for source in self._sources:
+                tasks.create_task(self._collect(source), name=source.query.token)
+                tasks.create_task(self._check(source.store), name=f"check {source.query.token}")
             condition.waiting("waiting for nodes in the mirror")
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._nodes.arrived_after(0), FIRST_NODES_SECONDS)
@@ -128,19 +140,22 @@ class Collector:
     async def _read_bandwidth(self, reader: BucketReader) -> None:
         async for batch in reader.batches():
             for entry in batch:
-                for store in self._stores.values():
-                    store.apply(entry)
+                for source in self._sources:
+                    source.store.apply(entry, self._process.clock.now())
 
-    async def _collect(self, query: BandwidthQuery) -> None:
+    async def _collect(self, source: MeasuredQuery) -> None:
+        query, store = source.query, source.store
         reporter = Reporter(query, self._process.metrics)
-        server, store = self._servers[query.url], self._stores[query.token]
-        poller = Poller(query, server, reporter, inventory_rounds=self._settings.inventory_rounds)
+        poller = Poller(query, source.server, reporter, inventory_rounds=self._settings.inventory_rounds)
         log.info("collecting", query=query.token, url=query.url, devices=query.devices, range=str(query.time_range))
         await self._nodes.arrived_after(0)
         known = 0
         while True:
             began, arrivals = self._process.clock.now(), self._nodes.arrivals
-            matched = await self._poll(poller, store)
+            matched = await poller.poll(self._nodes)
+            if not reporter.is_failing:
+                store.measured(matched.found.samples, self._nodes.names.names)
+            await self._settle(store)
             before, known = known, store.count()
             # Some nodes may have no exporter: the others are complete when no more have come.
             if reporter.is_failing or (known and (known >= len(self._nodes.names.names) or known == before)):
@@ -167,49 +182,57 @@ class Collector:
             arriving.cancel()
             sleeping.cancel()
 
-    async def _poll(self, poller: Poller, store: SampleStore) -> MatchedSamples:
-        """One round: poll, write newer samples, remove deleted nodes' samples."""
-        matched = await poller.poll(self._nodes)
-        await asyncio.gather(*(self._write(store, write) for write in store.writes(matched.found.samples)))
-        await asyncio.gather(*(self._remove(removal) for removal in store.removals(self._nodes.names.names)))
-        return matched
+    async def _check(self, store: SampleStore) -> None:
+        """Correct what others have written, without waiting for Prometheus."""
+        await self._nodes.arrived_after(0)
+        while True:
+            await self._process.clock.sleep(CHECK_SECONDS)
+            await self._settle(store)
 
-    async def _write(self, store: SampleStore, write: SampleWrite) -> None:
+    async def _settle(self, store: SampleStore) -> None:
+        """Write the own samples that should be stored; remove those of deleted nodes and those without an author."""
+        async with self._settling[store.query]:
+            nodes, now = self._nodes.names.names, self._process.clock.now()
+            await self._each(self._put, store, store.writes(nodes, now))
+            await self._each(self._purge, store, islice(store.removals(nodes, now), MOST_REMOVALS))
+
+    async def _each(
+        self, change: Callable[[SampleStore, C], Awaitable[None]], store: SampleStore, due: Iterable[C]
+    ) -> None:
+        """Carry out all changes. What NATS refuses is due again at the next check, and logged in one line."""
+        reasons = [
+            reason for reason in await asyncio.gather(*(self._try(change, store, each) for each in due)) if reason
+        ]
+        if reasons:
+            log.warning("samples were not changed", query=store.query, number=len(reasons), reason=reasons[0])
+
+    async def _try(self, change: Callable[[SampleStore, C], Awaitable[None]], store: SampleStore, due: C) -> str:
+        """Carry out one change; return why NATS refuses it."""
         async with self._write_slots:
             try:
-                if not await self._put(store, write):
-                    await self._refresh(store, write)
+                try:
+                    await change(store, due)
+                except WrongLastSequenceError:
+                    await self._refresh(store, due)
             except BusLostError:
                 raise
             except (TemporaryError, BusRefusedError) as exc:
-                log.warning("a sample was not stored", key=write.key, reason=str(exc))
+                return str(exc)
+        return ""
 
-    async def _put(self, store: SampleStore, write: SampleWrite) -> bool:
-        """Write a sample; false if the key has another last sequence."""
-        try:
-            data = encode_bandwidth(write.sample)
-            sequence = await self._session.put(BANDWIDTH, write.key, data, expected=write.expected)
-        except WrongLastSequenceError:
-            return False
-        store.written(write, sequence)
+    async def _put(self, store: SampleStore, write: SampleWrite) -> None:
+        data = encode_bandwidth(write.sample)
+        sequence = await self._session.put(BANDWIDTH, write.key, data, expected=write.expected)
+        store.written(write, sequence, self._process.clock.now())
         self._written += 1
-        return True
 
-    async def _refresh(self, store: SampleStore, write: SampleWrite) -> None:
-        """Read the key again, because another collector has written it or its removal marker has expired."""
-        entry = await self._session.get(BANDWIDTH, write.key)
+    async def _purge(self, _: SampleStore, removal: SampleRemoval) -> None:
+        await self._session.purge(BANDWIDTH, removal.key, expected=removal.expected)
+
+    async def _refresh(self, store: SampleStore, change: SampleWrite | SampleRemoval) -> None:
+        """Read the key again: somebody else wrote it, its marker has expired, or the full bucket has dropped it."""
+        entry = await self._session.get(BANDWIDTH, change.key)
         if entry is None:
-            store.forget(write.node)
+            store.forget(change.node)
         else:
-            store.apply(entry)
-
-    async def _remove(self, removal: SampleRemoval) -> None:
-        async with self._write_slots:
-            try:
-                await self._session.purge(BANDWIDTH, removal.key, expected=removal.expected)
-            except WrongLastSequenceError:
-                return  # another collector was faster
-            except BusLostError:
-                raise
-            except (TemporaryError, BusRefusedError) as exc:
-                log.warning("the sample of a deleted node was not removed", key=removal.key, reason=str(exc))
+            store.apply(entry, self._process.clock.now())

@@ -14,10 +14,11 @@ from datetime import datetime
 from typing import Any, Final
 
 from berth.api.devices import ResourceClaim
+from berth.api.kinds import OPTIONAL_KINDS
 from berth.api.meta import KubernetesObject
 from berth.api.pod import Pod, changed, is_gone_while_unbound
 from berth.cluster.snapshot import Objects
-from berth.framework.events import has_other_claims, pod_update_actions
+from berth.framework.events import Action, ClusterEvent, Resource, has_other_claims, pod_update_actions
 from berth.framework.plugincalls import PluginFailure
 from berth.framework.profile import Profile
 from berth.framework.status import SUCCESS, Status
@@ -50,7 +51,15 @@ from berth_watcher.events import (
     StreamsRead,
 )
 from berth_watcher.metrics import Figures
-from berth_watcher.mirror import NO_CHANGE, DesiredEntry, Mirror, Watermarks, affinity_warnings, desired_entry
+from berth_watcher.mirror import (
+    NO_CHANGE,
+    UNKNOWN_VERSION,
+    DesiredEntry,
+    Mirror,
+    Watermarks,
+    affinity_warnings,
+    desired_entry,
+)
 from berth_watcher.queue.answers import RETRIED_FROM, QueueAnswers
 from berth_watcher.queue.hints import QueueingHints, UnschedulablePods
 from berth_watcher.queue.queuedpod import (
@@ -96,6 +105,9 @@ GATHER_SECONDS: Final = 0.02
 # Seconds for which a pod may lack a claim before it is published all the same: longer than the controller takes to make
 # the claims of templates, so that these pods cost no attempt.
 CLAIM_SECONDS: Final = 5.0
+
+# Requeues every pod that waits for devices.
+DEVICES_READ: Final = ClusterEvent(Resource.DEVICE_CLASS, Action.UPDATE)
 
 # Seconds after a Decision bound or gone until the API is asked about a pod that the watch still shows unbound.
 WATCH_SECONDS: Final = 10.0
@@ -163,6 +175,8 @@ class WatcherCore:
                     effects = []
             effects += self._on_version(kind, self._store.versions[kind], listed=True)
             self._watermarks.on_version(kind, str(self._store.versions[kind]), self._mirror.changes)
+            if kind in OPTIONAL_KINDS:  # the former watcher may have read what this one cannot, or the reverse
+                self._mirror_unread(kind)
         for undecodable in self._store.undecodable.values():
             effects += self._undecodable.report(undecodable)
         self._requeue.begin(self._mirror.changes, position=0)
@@ -187,7 +201,8 @@ class WatcherCore:
         settled = self._mirror.settled
         watermarks: list[Effect] = []
         for kind, version in self._watermarks.pop_due(now, settled):
-            self._mirror.set_desired(watermark_key(kind), DesiredEntry(watermark=version), numbered=False)
+            desired = DesiredEntry(watermark=version, unread=self._store.unread.get(kind, ""))
+            self._mirror.set_desired(watermark_key(kind), desired, numbered=False)
             watermarks += self._mirror.take_writes()
         if settled != self._settled:
             self._settled = settled
@@ -284,8 +299,11 @@ class WatcherCore:
 
     def _on_reflector(self, event: ReflectorEvent[KubernetesObject]) -> Sequence[Effect]:
         effects: list[Effect] = []
+        before = self._store.unread.get(event.kind, "")
         for change in self._store.apply(event):
             effects += self._on_change(change)
+        if self._store.unread.get(event.kind, "") != before:
+            self._requeue.on_cluster_event(DEVICES_READ, None, None, self._mirror_unread(event.kind))
         if isinstance(event, ListedPart):
             return effects  # the kind is complete up to a version again only after the last part of the LIST
         if isinstance(event, Undecodable):
@@ -313,6 +331,11 @@ class WatcherCore:
         desired = desired_entry(thing)
         number = self._mirror.set_desired(key(kind, name), desired)
         return number, affinity_warnings(thing) if number != NO_CHANGE and desired is not None else ()
+
+    def _mirror_unread(self, kind: str) -> int:
+        """Mirror whether the kind can be read before the pods for which that matters are published."""
+        desired = DesiredEntry(watermark=UNKNOWN_VERSION, unread=self._store.unread.get(kind, ""))
+        return self._mirror.set_desired(watermark_key(kind), desired)
 
     def _on_entry_read(self, event: BucketEntryRead) -> Sequence[Effect]:
         self._mirror.on_read(event.entry)

@@ -59,6 +59,7 @@ class DesiredEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     object: KubernetesObject | None = None
     smaller: KubernetesObject | None = None  # written in place of the trimmed form, which is too large
     watermark: str = ""  # the resourceVersion, if the key is a watermark
+    unread: str = ""  # of a watermark: why the kind cannot be read
 
     @property
     def form(self) -> KubernetesObject | None:
@@ -73,11 +74,11 @@ class DesiredEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     def writes_the_same_as(self, other: DesiredEntry) -> bool:
         """Whether both write the same. The time of a pod's binding is in its form too."""
-        return self.watermark == other.watermark and self.form == other.form
+        return (self.watermark, self.unread) == (other.watermark, other.unread) and self.form == other.form
 
     def encoded(self, term: Term) -> bytes:
         if self.watermark:
-            return encode_watermark(Watermark(term=term, resource_version=self.watermark))
+            return encode_watermark(Watermark(term=term, resource_version=self.watermark, unread=self.unread))
         return encode_entry(MirrorEntry(term=term, object=msgspec.Raw(self._object), bound_at=self.bound_at))
 
     @property
@@ -91,6 +92,8 @@ class DesiredEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             return data
         return _encode(as_placed(form))
 
+
+UNKNOWN_VERSION: Final = "0"  # of a watermark that only says whether its kind can be read
 
 # Any other value in the bucket, or an unknown one. Never equal to a desired value.
 FOREIGN: Final = DesiredEntry()
@@ -170,7 +173,8 @@ class Mirror:
     def set_desired(self, name: str, desired: DesiredEntry | None, *, numbered: bool = True) -> int:
         """Set the key's desired value; ``None`` removes the key. Returns the number of the change.
 
-        Returns NO_CHANGE if the value is unchanged. A watermark is not numbered, because no pod waits for it.
+        Returns NO_CHANGE if the value is unchanged. A watermark is not numbered, because no pod waits for it, unless it
+        says for the first time that its kind can or cannot be read.
         """
         key = self._keys.get(name)
         if desired is None:

@@ -31,7 +31,7 @@ from berth.framework.events import (
     node_update_actions,
     pod_update_actions,
 )
-from berth.kube.listwatch import Deleted, Listed, ListedPart, ReflectorEvent, Undecodable, Upserted
+from berth.kube.listwatch import Current, Deleted, Listed, ListedPart, ReflectorEvent, Undecodable, Upserted
 from berth.messages.attempts import DeadLetter
 from berth.messages.livedata import BANDWIDTH, FACT_BYTES, FACTS, LiveBucket, LiveSource
 from berth.messages.subjects import PodSubject, parse_key
@@ -56,6 +56,7 @@ class ObjectStore:
         # By kind, the resourceVersion that its reflector has reached.
         self.versions: dict[str, int] = dict.fromkeys(self._objects, 0)
         self.undecodable: dict[tuple[str, str, str], Undecodable] = {}  # by kind, namespace and name
+        self.unread: dict[str, str] = {}  # by kind, why it cannot be read
         self.claims: Final = Objects(ResourceClaim)  # for PreEnqueue, which finds them by name
         self._rooms = NodeRooms()
 
@@ -78,6 +79,8 @@ class ObjectStore:
         metadata = event.object.metadata if isinstance(event, Upserted | Deleted) else event
         reached = version_number(metadata.resource_version)
         self.versions[event.kind] = reached if isinstance(event, Listed) else max(reached, self.versions[event.kind])
+        if isinstance(event, Current):
+            self._note_unread(event)
         if isinstance(event, Undecodable):
             return self._apply_undecodable(event)
         if isinstance(event, Upserted):
@@ -87,6 +90,13 @@ class ObjectStore:
         if isinstance(event, Listed):
             return self._replace(event)
         return []
+
+    def _note_unread(self, event: Current) -> None:
+        if event.unread:
+            self.unread[event.kind] = event.unread
+        elif self.unread.pop(event.kind, None) is None:
+            return
+        self.claims.unread = next(iter(self.unread.values()), "")
 
     def _apply_undecodable(self, event: Undecodable) -> list[ObjectChange]:
         """Keep the last decodable version of the object until it is deleted."""

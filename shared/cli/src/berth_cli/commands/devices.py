@@ -125,6 +125,13 @@ def devices_of_node(snapshot: Snapshot, node: Node) -> list[DeviceLine]:
     return lines
 
 
+def device_numbers(snapshot: Snapshot, node: Node) -> tuple[int, int]:
+    """How many devices of the node's own pools are in use, and how many there are."""
+    pools, ledger, name = DevicePools.of(snapshot), DeviceLedger.of(snapshot), node.metadata.name
+    keys = [view.key for view in pools.seen_from(node) if pools.nodes_of(view.key) == frozenset((name,))]
+    return sum(len(ledger.in_use(key)) for key in keys), sum(len(pools.devices_of(key)) for key in keys)
+
+
 def _is_for(device: PooledDevice, node: Node) -> bool:
     part = device.part
     return device.is_for(node) if part.per_device else part.node in (None, node.metadata.name)

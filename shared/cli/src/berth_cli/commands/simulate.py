@@ -266,8 +266,15 @@ def _because(report: PodReport) -> Text:
     if report.bound is None:
         return plain(report.message or "", "red")
     if len(report.feasible) == 1:
-        return plain("the only one possible")
-    return plain(f"{report.totals[report.bound]}{_runner_up(report)}: {_points(report, report.bound)}")
+        return plain(f"the only one possible{_devices(report)}")
+    points = _points(report, report.bound)
+    return plain(f"{report.totals[report.bound]}{_runner_up(report)}: {points}{_devices(report)}")
+
+
+def _devices(report: PodReport) -> str:
+    given = report.devices if isinstance(report.devices, dict) else {}
+    named = ", ".join(device for devices in given.values() for device in devices)
+    return f"; devices {named}" if named else ""
 
 
 def _runner_up(report: PodReport) -> str:

@@ -29,6 +29,7 @@ from berth.errors import TemporaryError, first_error
 from berth.exits import Exit
 from berth.settings.settings import process_label, short_identity
 from berth_cli.bus import NatsContext, NatsServer, NatsUrl, open_session
+from berth_cli.commands.devices import device_numbers
 from berth_cli.mirror import MirrorReader, newest, open_mirror
 from berth_cli.options import (
     ANSWERED_BY,
@@ -217,12 +218,16 @@ async def _overview_reader(server: NatsServer) -> AsyncIterator[OverviewReader]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLine:
-    """A node: pods, requested and allocatable millicores and bytes, bytes per second and when they were measured."""
+    """A node: pods, requested and allocatable millicores and bytes, bytes per second and when they were measured.
+
+    ``devices``: those of its own pools that are in use, and all.
+    """
 
     name: str
     pods: int
     cpu: tuple[float, float]
     memory: tuple[float, float]
+    devices: tuple[int, int] = (0, 0)
     receive: float | None = None
     transmit: float | None = None
     sampled_at: datetime | None = None
@@ -297,6 +302,7 @@ def _node_line(mirror: MirrorReader, name: str) -> NodeLine | None:
         pods=info.pods,
         cpu=(info.requested(CPU), info.allocatable(CPU)),
         memory=(info.requested(MEMORY), info.allocatable(MEMORY)),
+        devices=device_numbers(mirror.snapshot, info.node),
         receive=sample.receive if sample else None,
         transmit=sample.transmit if sample else None,
         sampled_at=sample.sampled_at if sample else None,
@@ -386,16 +392,18 @@ def _nodes(overview: Overview, rows: int | None) -> Iterator[RenderableType]:
 
 
 def nodes_table(overview: Overview, nodes: Sequence[NodeLine]) -> Table:
-    """A line a node, most pods first; with traffic if it is measured."""
+    """A line a node, most pods first; with devices if there are any, and with traffic if it is measured."""
     measured = any(node.sampled_at for node in overview.nodes)
     traffic = ("RECEIVE", "TRANSMIT", "AGE") if measured else ()
-    numbers = ("PODS", "CPU", "MEMORY", *traffic)
+    has_devices = any(node.devices[1] for node in overview.nodes)
+    numbers = ("PODS", "CPU", "MEMORY", *(["DEVICES"] * has_devices), *traffic)
     table = new_table("NODE", *numbers, numbers=numbers)
     for node in nodes:
         age = overview.age(node.sampled_at)
         rates = (per_second(node.receive), per_second(node.transmit), "" if age is None else duration(age))
-        cells = (node.name, str(node.pods), _share(*node.cpu), _share(*node.memory), *(rates if measured else ()))
-        table.add_row(*map(plain, cells))
+        devices = [f"{node.devices[0]} of {node.devices[1]}" if node.devices[1] else ""] * has_devices
+        cells = (node.name, str(node.pods), _share(*node.cpu), _share(*node.memory), *devices)
+        table.add_row(*map(plain, (*cells, *(rates if measured else ()))))
     return table
 
 
@@ -433,6 +441,7 @@ def _node_json(overview: Overview, node: NodeLine) -> dict[str, object]:
         "pods": node.pods,
         "cpu_millicores": {"requested": node.cpu[0], "allocatable": node.cpu[1]},
         "memory_bytes": {"requested": node.memory[0], "allocatable": node.memory[1]},
+        "devices": {"in_use": node.devices[0], "number": node.devices[1]},
         "bandwidth": {
             "receive_bytes_per_second": node.receive,
             "transmit_bytes_per_second": node.transmit,

@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from berth.api.devices import Allocations, ResourceClaim
 from berth.api.pod import Pod, is_gated, priority_of, unix_seconds
 from berth.api.selectors import compile_label_selector
 from berth.api.workloads import PodDisruptionBudget
@@ -31,6 +32,9 @@ from berth.framework.plugincalls import (
 from berth.framework.profile import Profile
 from berth.framework.status import SUCCESS, CycleState, Status
 from berth.messages.subjects import Attempt, Term, Uid
+from berth_cli.pods.choice import devices_by_claim
+
+EXTENDED: Final = "extended resources"  # in place of the claim that berth would make
 
 
 class NodeRejection(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,7 +47,8 @@ class PodReport(msgspec.Struct, frozen=True, kw_only=True):
 
     ``scores`` are weighted, by plugin and node; plugins that skipped themselves are not listed. A single feasible node
     is not scored: then ``scores`` and ``totals`` are empty. ``message`` is the reason for having no node, ``None`` with
-    a node. ``nominated`` is the node on which ``victims``, pods by name, would be evicted.
+    a node. ``nominated`` is the node on which ``victims``, pods by name, would be evicted. ``devices``, by claim, are
+    there only for a pod that gets some.
     """
 
     pod: str
@@ -56,6 +61,7 @@ class PodReport(msgspec.Struct, frozen=True, kw_only=True):
     message: str | None = None
     nominated: str | None = None
     victims: list[str] = []
+    devices: dict[str, list[str]] | msgspec.UnsetType = msgspec.UNSET
 
 
 @dataclass(slots=True)
@@ -164,7 +170,14 @@ class Simulation:
             message=None if candidates else every.ranking.error or every.ranking.message,
             nominated=nomination.node if nomination else None,
             victims=self._names(nomination.victims) if nomination else [],
+            devices=self._by_claim(every.ranking.devices) or msgspec.UNSET,
         )
+
+    def _by_claim(self, given: Allocations) -> dict[str, list[str]]:
+        claims = self.snapshot.objects(ResourceClaim)
+        named = {uid: claims.api_object(uid) for uid in given}
+        keys = {uid: EXTENDED if claim is None else claim.key for uid, claim in named.items()}
+        return {keys[uid]: devices for uid, devices in devices_by_claim(given).items()}
 
     def _names(self, uids: Iterable[str]) -> list[str]:
         placed = (self.snapshot.placed(uid) for uid in uids)

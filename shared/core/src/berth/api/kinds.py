@@ -50,7 +50,7 @@ class Kind(Generic[T_co]):
     version: str = "v1"
     plural: str
     is_namespaced: bool = True
-    # Whether an API server may lack the kind; such a cluster has no objects of it.
+    # Whether an API server may lack the kind, or keep it from berth. Then only pods that need it wait.
     is_optional: bool = False
     # Whether an object keeps `whole`, for extenders; only for nodes and pods.
     keeps_whole: Callable[[Any], bool] | None = None
@@ -182,6 +182,9 @@ _PLUGIN_KINDS: Final[tuple[Kind[PluginObject], ...]] = (
 )
 # The kinds that plugins read beyond pods, nodes and namespaces, by name.
 PLUGIN_KINDS: Final[Mapping[str, Kind[PluginObject]]] = {kind.name: kind for kind in _PLUGIN_KINDS}
+
+# Names of the kinds that an API server may lack, or keep from berth.
+OPTIONAL_KINDS: Final = tuple(kind.name for kind in _PLUGIN_KINDS if kind.is_optional)
 
 # The kinds that watcher and binder follow. Nodes come first, so that a pod seldom appears before its node.
 WATCHED_KINDS: Final[tuple[Kind[Any], ...]] = (NODE, NAMESPACE, *_PLUGIN_KINDS, POD)

@@ -404,12 +404,12 @@ LONG_AGO: Final = 0.0
 
 def bound_at(pod: Pod) -> float:
     """Unix seconds at which the API server took the Binding; else of the pod's start or creation; else LONG_AGO."""
-    return unix_seconds(_bound_by_condition(pod) or pod.status.start_time or pod.metadata.creation_timestamp)
+    return unix_seconds(bound_by_condition(pod) or pod.status.start_time or pod.metadata.creation_timestamp)
 
 
 def bound_at_text(pod: Pod) -> str | None:
     """The time of the Binding at the API server, else of the creation, as RFC 3339 text, as in the mirror."""
-    return _bound_by_condition(pod) or pod.metadata.creation_timestamp
+    return bound_by_condition(pod) or pod.metadata.creation_timestamp
 
 
 def unix_seconds(text: str | None) -> float:
@@ -420,7 +420,8 @@ def unix_seconds(text: str | None) -> float:
         return LONG_AGO
 
 
-def _bound_by_condition(pod: Pod) -> str | None:
+def bound_by_condition(pod: Pod) -> str | None:
+    """The time at which the API server took the Binding, if the pod shows it."""
     for condition in pod.status.conditions or ():
         if condition.type == POD_SCHEDULED and condition.status == "True" and condition.last_transition_time:
             return condition.last_transition_time

@@ -5,8 +5,8 @@ longest annotations above a limit, because anybody who may create objects could 
 
 A large object has smaller forms, the fullest first. Of a pod on a node, plugins read its requests, host ports, labels,
 volumes, affinity and priority; other fields matter only while a pod waits (``as_placed``). The last form of a pod
-always fits into 48 KiB, so that every pod on a node counts; any other object that does not fit without its long
-annotations is left out.
+always fits into 48 KiB, so that every pod on a node counts; of a claim the status, so that its devices count. Any other
+object that does not fit without its long annotations is left out.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from berth.api.devices import ResourceClaim, ResourceClaimSpec
 from berth.api.meta import NOT_KEPT, KubernetesObject, ObjectMeta, Trimmed
 from berth.api.node import Node
 from berth.api.pod import (
@@ -145,7 +146,10 @@ def smaller_forms(thing: KubernetesObject) -> Iterator[tuple[str, KubernetesObje
             _without_long_annotations(msgspec.structs.replace(thing, status=status)),
         )
     else:
-        yield "its long annotations", _without_long_annotations(thing)
+        thing = _without_long_annotations(thing)
+        yield "its long annotations", thing
+        if isinstance(thing, ResourceClaim):
+            yield "its spec", msgspec.structs.replace(thing, spec=ResourceClaimSpec(is_left_out=True))
 
 
 def as_placed(pod: Pod) -> Pod:

@@ -249,7 +249,21 @@ def _build_problem(word: str) -> str:
 
 def quoted(text: str) -> str:
     """As Go quotes it in an error."""
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return '"' + "".join(map(_escaped, text)) + '"'
+
+
+def _escaped(char: str) -> str:
+    if char.isprintable():
+        return f"\\{char}" if char in '\\"' else char
+    if char in _ESCAPES:
+        return _ESCAPES[char]
+    code = ord(char)
+    if code <= 0x7F:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
+
+
+_ESCAPES: Final = dict(zip("\a\b\f\n\r\t\v", (f"\\{letter}" for letter in "abfnrtv"), strict=True))
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from berth.api.workloads import Namespace
 from berth.cluster.livedata import LiveData
 from berth.cluster.snapshot import Snapshot
 from berth.decoding import decoding
-from berth.messages.attempts import MirrorEntry, decode_entry
+from berth.messages.attempts import MirrorEntry, decode_entry, decode_watermark
 from berth.messages.livedata import BANDWIDTH, FACTS, Bandwidth, LiveSource, decode_bandwidth, decode_fact
 from berth.messages.subjects import parse_key
 
@@ -82,6 +82,8 @@ class MirroredSnapshot:
         """
         kind, name = parse_key(key)
         if kind == WATERMARK:
+            if name in PLUGIN_KINDS and data is not None:
+                self.snapshot.objects(PLUGIN_KINDS[name].struct).unread = decode_watermark(data).unread
             return KindComplete(kind=name)
         if data is None:
             return self._remove(kind, name)

@@ -56,6 +56,7 @@ class Objects(Generic[T]):
     def __init__(self, kind: type[T]) -> None:
         self.kind = kind
         self.version = 0
+        self.unread = ""  # why the kind cannot be read, so that its objects may be old or missing
         self.prepare: Callable[[T], T] | None = None  # makes of each new object the one that is kept
         self._followers: list[Callable[[T | None, T | None], None]] = []
         self._by_key: dict[str, T] = {}

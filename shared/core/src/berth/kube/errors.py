@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from datetime import timedelta
 from http import HTTPStatus
+from typing import Final
 
 from berth.errors import TemporaryError
 from berth.exits import UsageError
@@ -28,11 +29,17 @@ class ApiUnreachableError(TemporaryError):
 
 
 class ApiRefusedError(TemporaryError):
-    """The API server answered with an unusable status; the text quotes its message."""
+    """The API server answered with an unusable status; the text quotes its message.
 
-    def __init__(self, message: str, *, status: int, retry_after: timedelta = timedelta(seconds=1)) -> None:
+    ``denied``: who may not do what, if a right is missing.
+    """
+
+    def __init__(
+        self, message: str, *, status: int, retry_after: timedelta = timedelta(seconds=1), denied: str = ""
+    ) -> None:
         super().__init__(message, retry_after=retry_after)
         self.status = status
+        self.denied = denied
 
 
 # User "u" cannot create resource "pods/binding" in API group "" in the namespace "default"
@@ -48,14 +55,27 @@ _NAMED_VERBS = frozenset({"get", "update", "patch", "delete"})
 
 _LEASES = "coordination.k8s.io"
 
+# The right to resourceclaims/binding is asked for in the validation of a claim's status.
+_REFUSALS: Final = (HTTPStatus.FORBIDDEN, HTTPStatus.UNPROCESSABLE_ENTITY)
+
+
+RIGHTS_PAGE: Final = "docs/security.md#rights-in-the-cluster"
+
 
 def missing_right(status: StatusObject) -> str | None:
-    """The RBAC rule that a 403 asks for; ``None`` if it has another cause (a terminating namespace, a quota)."""
-    denied = _DENIED.search(status.message) if status.code == HTTPStatus.FORBIDDEN else None
+    """The RBAC rule that a refusal asks for; ``None`` if it has another cause (a terminating namespace, a quota)."""
+    denied = _denied(status)
     if denied is None:
         return None
-    what = f"{denied['user']!r} may not {denied['verb']} {denied['resource']}"
-    return f"{what}: add to the {_role(denied)}: {_rule(denied, status)} (docs/security.md#rights-in-the-cluster)"
+    return f"{_what(denied)}: add to the {_role(denied)}: {_rule(denied, status)} ({RIGHTS_PAGE})"
+
+
+def _denied(status: StatusObject) -> re.Match[str] | None:
+    return _DENIED.search(status.message) if status.code in _REFUSALS else None
+
+
+def _what(denied: re.Match[str]) -> str:
+    return f"{denied['user']!r} may not {denied['verb']} {denied['resource']}"
 
 
 def _role(denied: re.Match[str]) -> str:
@@ -76,10 +96,12 @@ def _rule(denied: re.Match[str], status: StatusObject) -> str:
 def refusal(doing: str, response: Response) -> ApiRefusedError:
     """Error for this answer. ``doing``: a participle with its object, such as ``listing 'pod'``."""
     failure = response.failure()
+    denied = _denied(failure)
     return ApiRefusedError(
         f"{doing}: {response.status}: {explain(failure)}",
         status=response.status,
         retry_after=response.retry_after or timedelta(),
+        denied=_what(denied) if denied else "",
     )
 
 

@@ -20,12 +20,12 @@ from enum import StrEnum
 from http import HTTPStatus
 from typing import Any, Final, Generic
 
-from berth.api.kinds import Kind
+from berth.api.kinds import WATCHED_KINDS, Kind
 from berth.clock import Backoff, Clock, SteadyClock
 from berth.decoding import parse_resource_version, version_number
 from berth.errors import BerthError, DecodeError, TemporaryError
 from berth.kube.client import KubeClient, ResponseStream
-from berth.kube.errors import ApiRefusedError, ApiUnreachableError, explain, refusal
+from berth.kube.errors import RIGHTS_PAGE, ApiRefusedError, ApiUnreachableError, explain, refusal
 from berth.kube.http1 import StatusObject
 from berth.kube.listwatch import (
     Current,
@@ -155,6 +155,7 @@ class ReflectorStatus:
     last_contact: float | None = None  # When the last request succeeded, by the reflector's clock.
     last_error: str | None = None  # One sentence; None once the API server has answered again.
     failures: int = 0  # Since the last success.
+    unread: str = ""  # Why an optional kind cannot be read.
 
 
 class _ExpiredError(TemporaryError):
@@ -163,6 +164,11 @@ class _ExpiredError(TemporaryError):
 
 class _NotServedError(TemporaryError):
     """404 for an optional kind that this reflector has never listed."""
+
+
+# After so many failures in a row, about 3 s, an optional kind that berth may not read counts as unread. A server that
+# has just started refuses everybody for a moment.
+FORBIDDEN_TRIES: Final = 5
 
 
 class _RelistError(TemporaryError):
@@ -191,8 +197,10 @@ class Reflector(Generic[T]):
         settings: ReflectorSettings | None = None,
         clock: Clock | None = None,
         failures: FailureLog | None = None,
+        was_served: bool = False,
     ) -> None:
         self._client = client
+        self._was_served = was_served
         self._failure_log = failures or FailureLog(client)
         self._kind = kind
         self._sink = sink
@@ -253,7 +261,9 @@ class Reflector(Generic[T]):
                     await self._list()
                 await self._watch()
             except _NotServedError:
-                await self._be_without()
+                self._be_without(f"the API server does not serve {self._kind.api_version}")
+                self._contact()
+                await self._clock.sleep(self._length())
             except BerthError as exc:
                 await self._pause(exc)
 
@@ -270,10 +280,10 @@ class Reflector(Generic[T]):
             )
         except ApiRefusedError as exc:
             # Objects that were listed stay: with several API servers, one of an earlier release may answer in between.
-            if exc.status == HTTPStatus.NOT_FOUND and self._kind.is_optional and self._current_at is None:
+            if exc.status == HTTPStatus.NOT_FOUND and self._kind.is_optional and not self._was_served:
                 raise _NotServedError(str(exc)) from exc
             raise
-        version = found.resource_version
+        version, self._was_served = found.resource_version, True
         self._sink(Listed(kind=self.kind, objects=found.objects, resource_version=version, passed_on=found.passed_on))
         for thing in found.undecodable:
             self._sink(thing)
@@ -283,15 +293,10 @@ class Reflector(Generic[T]):
         self._current_at = began
         self._contact()
 
-    async def _be_without(self) -> None:
-        """The API server does not serve the kind: it has no objects, until a later LIST is answered."""
-        if self._status.listed:
-            self._sink(Current(kind=self.kind, resource_version=_NEVER))
-        else:
-            self._sink(Listed(kind=self.kind, objects=(), resource_version=_NEVER))
-        self._status = replace(self._status, listed=True, phase=ReflectorPhase.PAUSING)
-        self._contact()
-        await self._clock.sleep(self._length())
+    def _be_without(self, reason: str) -> None:
+        """Nothing waits for the kind, until it can be listed and watched."""
+        self._status = replace(self._status, unread=reason, phase=ReflectorPhase.PAUSING)
+        self._sink(Current(kind=self.kind, resource_version=_NEVER, unread=reason))
 
     async def _watch(self) -> None:
         version = self._version or "0"
@@ -302,7 +307,7 @@ class Reflector(Generic[T]):
         ) as stream:
             if stream.status != HTTPStatus.OK:
                 raise await _refusal(self.kind, stream)
-            self._status = replace(self._status, phase=ReflectorPhase.WATCHING)
+            self._status = replace(self._status, phase=ReflectorPhase.WATCHING, unread="")
             self._contact()
             self._sink(Current(kind=self.kind, resource_version=version))
             await self._follow(stream, watch)
@@ -360,7 +365,7 @@ class Reflector(Generic[T]):
         self._last_contact = self._clock.now()
         if self._status.failures:
             self._status = replace(self._status, last_error=None, failures=0)
-            self._failure_log.recovered(self.kind)
+            self._failure_log.recovered(self._kind)
 
     async def _pause(self, exc: BerthError) -> None:
         self._failures += 1
@@ -372,45 +377,70 @@ class Reflector(Generic[T]):
         if isinstance(exc, ApiRefusedError):
             pause = max(pause, min(exc.retry_after, LONGEST_RETRY_AFTER).total_seconds())
         self._failed(exc)
+        is_forbidden = isinstance(exc, ApiRefusedError) and exc.status == HTTPStatus.FORBIDDEN
+        if is_forbidden and self._kind.is_optional and self._failures >= FORBIDDEN_TRIES:
+            self._be_without(f"berth may not read {self._kind.api_version} ({RIGHTS_PAGE})")
         await self._clock.sleep(pause)
 
     def _failed(self, exc: BerthError) -> None:
         error, status = str(exc), self._status
         if error != status.last_error:
-            self._failure_log.failed(self.kind, exc)
+            self._failure_log.failed(self._kind, exc)
         self._status = replace(status, phase=ReflectorPhase.PAUSING, last_error=error, failures=status.failures + 1)
 
 
 class FailureLog:
     """Logs why kinds cannot be read: a common cause once, and once its end.
 
-    An API server that does not answer, or refuses the credentials, fails every kind alike.
+    An API server that does not answer, or refuses the credentials, fails every kind alike; a role of an older version
+    of berth lacks every kind of an API group.
     """
 
     def __init__(self, client: KubeClient) -> None:
         self._client = client
         self._failing: set[str] = set()
+        self._forbidden_kinds: dict[str, set[str]] = {}  # by API group
         self._logged: set[str] = set()
 
-    def failed(self, kind: str, exc: BerthError) -> None:
+    def failed(self, kind: Kind[Any], exc: BerthError) -> None:
         """A kind failed with a new error."""
+        if kind.is_optional and isinstance(exc, ApiRefusedError) and exc.denied:
+            self._forbidden(kind, exc.denied)
+            return
         if isinstance(exc, ApiRefusedError) and exc.status == HTTPStatus.UNAUTHORIZED:
             cause = text = self._client.refused_credentials
         elif isinstance(exc, ApiUnreachableError):
             text = str(exc)
             cause = text.partition(": ")[2]  # without the request, which differs by kind
         else:
-            log.warning("cannot read a kind of object", kind=kind, error=str(exc))
+            log.warning("cannot read a kind of object", kind=kind.name, error=str(exc))
             return
-        self._failing.add(kind)
+        self._failing.add(kind.name)
         if cause not in self._logged:
             self._logged.add(cause)
             log.warning("cannot read from the API server", error=text)
 
-    def recovered(self, kind: str) -> None:
+    def _forbidden(self, kind: Kind[Any], denied: str) -> None:
+        forbidden = self._forbidden_kinds.setdefault(kind.group, set())
+        if not forbidden:
+            plurals = ", ".join(each.plural for each in WATCHED_KINDS if each.group == kind.group)
+            rule = f'apiGroups: ["{kind.group}"], resources: [{plurals}], verbs: [get, list, watch]'
+            log.warning(
+                "cannot read an API group, pods that need it wait",
+                group=kind.group,
+                error=f"{denied}: apply this version's ClusterRole berth-reads, or add to it: {rule} ({RIGHTS_PAGE})",
+            )
+        forbidden.add(kind.name)
+
+    def recovered(self, kind: Kind[Any]) -> None:
         """The API server answered a request for the kind."""
-        if kind in self._failing:
-            self._failing.remove(kind)
+        forbidden = self._forbidden_kinds.get(kind.group, set())
+        if kind.name in forbidden:
+            forbidden.remove(kind.name)
+            if not forbidden:
+                log.info("an API group can be read again", group=kind.group)
+        if kind.name in self._failing:
+            self._failing.remove(kind.name)
             if not self._failing:
                 self._logged.clear()
                 log.info("the API server answers again")
@@ -464,18 +494,23 @@ class Informers:
         *,
         on_complete: Callable[[], None],
         on_relist: Callable[[str], None],
+        on_unread: Callable[[str, str], None] = lambda _kind, _reason: None,
         clock: Clock | None = None,
     ) -> None:
         """Create the reflectors. No request is sent yet.
 
-        ``on_complete`` is called when every kind was listed; ``on_relist`` with the name of a kind that was listed
-        again because its watch could not continue.
+        ``on_complete`` is called when every kind was listed, or cannot be read and is optional; ``on_relist`` with the
+        name of a kind that was listed again because its watch could not continue; ``on_unread`` with the name of an
+        optional kind and why it cannot be read, and with an empty reason once it can.
         """
         self._client = client
         self._kinds = kinds
         self._listener = listener
         self._on_complete = on_complete
         self._on_relist = on_relist
+        self._on_unread = on_unread
+        self._unread: dict[str, str] = {}
+        self._on_read: dict[str, Callable[[], None]] = {}
         self._clock = clock or SteadyClock()
         self._failures = FailureLog(client)
         self._reflectors = {kind.name: self._reflector(kind) for kind in kinds}
@@ -493,6 +528,7 @@ class Informers:
         self._listener = listener
 
     async def listed(self) -> None:
+        """Wait until every kind was listed, or cannot be read and is optional."""
         for listed in self._listed.values():
             await listed.wait()
 
@@ -515,10 +551,16 @@ class Informers:
         """
         await self._reflectors[kind.name].reached(resource_version)
 
-    def serves(self, kind: Kind[Any]) -> bool:
-        """Whether the kind is read, and the API server has it."""
-        reflector = self._reflectors.get(kind.name)
-        return reflector is not None and reflector.age() is not None
+    def reads(self, kind: Kind[Any]) -> bool:
+        """Whether the kind is one of these, and can be read."""
+        return kind.name in self._reflectors and kind.name not in self._unread
+
+    def once_read(self, kind: Kind[Any], callback: Callable[[], None]) -> None:
+        """Call it once when the kind can be read, before the listener knows it; at once if it can be by now."""
+        if self.reads(kind):
+            callback()
+        else:
+            self._on_read[kind.name] = callback
 
     async def become_current(self, kind: Kind[Any], size: int) -> None:
         """Wait until the kind has the API server's current state. ``size``: approximate number of objects.
@@ -548,7 +590,7 @@ class Informers:
 
     def _restart(self, kind: Kind[Any]) -> None:
         was_served = self._reflectors[kind.name].age() is not None
-        self._reflectors[kind.name] = self._reflector(replace(kind, is_optional=False) if was_served else kind)
+        self._reflectors[kind.name] = self._reflector(kind, was_served=was_served)
         self._listed[kind.name].clear()
         if (former := self._running.get(kind.name)) is not None:
             former.cancel()
@@ -558,26 +600,41 @@ class Informers:
         work = self._reflectors[kind.name].run()
         self._running[kind.name] = self._tasks.create_task(work, name=f"reflect {kind.name}")
 
-    def _reflector(self, kind: Kind[Any]) -> Reflector[Any]:
+    def _reflector(self, kind: Kind[Any], *, was_served: bool = False) -> Reflector[Any]:
         reflector: Reflector[Any] = Reflector(
             self._client,
             kind,
             lambda event: self._take(reflector, event),
             clock=self._clock,
             failures=self._failures,
+            was_served=was_served,
         )
         return reflector
 
     def _take(self, reflector: Reflector[Any], event: ReflectorEvent[Any]) -> None:
         if reflector is not self._reflectors[event.kind]:
             return  # replaced by a newer reflector
+        if isinstance(event, Current):
+            self._note_unread(event.kind, event.unread)
         self._listener(event)
-        if isinstance(event, Listed):
-            self._note_listed(event.kind)
+        if isinstance(event, Listed) or (isinstance(event, Current) and event.unread):
+            self._note_listed(event.kind, is_new=isinstance(event, Listed))
 
-    def _note_listed(self, kind: str) -> None:
+    def _note_unread(self, kind: str, reason: str) -> None:
+        if self._unread.get(kind, "") == reason:
+            return
+        if reason:
+            self._unread[kind] = reason
+        else:
+            del self._unread[kind]
+            if (callback := self._on_read.pop(kind, None)) is not None:
+                callback()
+        self._on_unread(kind, reason)
+
+    def _note_listed(self, kind: str, *, is_new: bool) -> None:
         if self._listed[kind].is_set():
-            self._on_relist(kind)
+            if is_new:
+                self._on_relist(kind)
             return
         self._listed[kind].set()
         if all(listed.is_set() for listed in self._listed.values()):

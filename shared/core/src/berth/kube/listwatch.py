@@ -68,10 +68,14 @@ class Deleted(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Current:
-    """The kind is complete up to this version: a bookmark, or the start of a watch. Changes no object."""
+    """The kind is complete up to this version: a bookmark, or the start of a watch. Changes no object.
+
+    ``unread``: why an optional kind cannot be read, until the next event of this type. Its objects may be old then.
+    """
 
     kind: str
     resource_version: str
+    unread: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

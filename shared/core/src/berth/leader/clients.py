@@ -51,15 +51,27 @@ def cluster_informers(
     Objects of the kinds ``whole`` that ``extenders`` receive are kept whole: pending pods, and nodes for extenders
     without a node cache.
     """
-    metrics = process.metrics
+    metrics, unread = process.metrics, dict[str, str]()
+    condition = process.health.condition("devices")
+    condition.ready()
     for kind in WATCHED_KINDS:
         metrics.count("berth_relists_total", 0, kind=kind.name)
+        if kind.is_optional:
+            metrics.set("berth_unread_kinds", 0, kind=kind.name)
+
+    def note_unread(kind: str, reason: str) -> None:
+        # It is ready all the same, because only pods that need the kind wait.
+        unread[kind] = reason
+        metrics.set("berth_unread_kinds", bool(reason), kind=kind)
+        condition.ready("; ".join(filter(None, unread.values())) or "ok")
+
     return Informers(
         client,
         [as_extenders_read(kind, extenders) if kind in whole else kind for kind in WATCHED_KINDS],
         listener,
         on_complete=process.health.condition("cluster", "listing the cluster").ready,
         on_relist=lambda kind: metrics.count("berth_relists_total", kind=kind),
+        on_unread=note_unread,
     )
 
 

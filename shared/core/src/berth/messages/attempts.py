@@ -561,9 +561,13 @@ class MirrorEntry(Mirrored, frozen=True, kw_only=True):
 
 
 class Watermark(Mirrored, frozen=True, kw_only=True):
-    """A kind is complete up to this resourceVersion. Its age is the message's, by NATS' clock."""
+    """A kind is complete up to this resourceVersion. Its age is the message's, by NATS' clock.
+
+    ``unread``: why the watcher cannot read the kind; its objects do not count then.
+    """
 
     resource_version: str
+    unread: str = ""
 
 
 def encode_entry(entry: MirrorEntry) -> bytes:

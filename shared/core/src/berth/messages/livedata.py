@@ -39,15 +39,17 @@ class Bandwidth(Versioned, frozen=True, kw_only=True):
 
     ``receive`` and ``transmit`` are bytes per second, averaged over the query's range up to ``sampled_at``, the time of
     the last scrape (Prometheus's clock, RFC 3339), not of the query. ``capacity`` is bytes per second of the link in
-    each direction.
+    each direction. ``by`` is the collector that wrote it: a random name of its process, for other collectors.
     """
 
     receive: float | None = None
     transmit: float | None = None
     capacity: float | None = None
     sampled_at: datetime
+    by: str = ""
 
 
+MAX_AUTHOR: Final = 64  # characters of ``by``
 # Bytes per second; a million times the fastest network card. A higher amount is an error.
 MAX_RATE: Final = 1e15
 # Bytes per second of a link; less than one bit is no link, and a share of it would be no number.
@@ -72,6 +74,8 @@ def decode_bandwidth(data: bytes) -> Bandwidth:
     if bandwidth.capacity is not None and 0 < bandwidth.capacity < MIN_CAPACITY:
         want = f"want a capacity of 0, or {MIN_CAPACITY:g} or more"
         raise DecodeError(f"decoding a bandwidth: {want}, got {bandwidth.capacity}")
+    if len(bandwidth.by) > MAX_AUTHOR:
+        raise DecodeError(f"decoding a bandwidth: want at most {MAX_AUTHOR} characters of by, got {len(bandwidth.by)}")
     if bandwidth.sampled_at.tzinfo is None:
         raise DecodeError(f"decoding a bandwidth: want sampled_at with a time zone, got {bandwidth.sampled_at}")
     with decoding("a bandwidth"):

@@ -66,6 +66,7 @@ GaugeName = Literal[
     "berth_mirror_objects",
     "berth_mirror_unsettled_keys",
     "berth_mirror_reduced_objects",
+    "berth_unread_kinds",
     "berth_store_refusing",
     "berth_mirror_complete_timestamp_seconds",
     "berth_held_pods",
@@ -295,6 +296,11 @@ METRICS: Final[dict[str, Metric]] = {
     ),
     "berth_relists_total": Metric(
         kind="counter", labels=("kind",), meaning="LISTs of a kind because its watch could not go on."
+    ),
+    "berth_unread_kinds": Metric(
+        kind="gauge",
+        labels=("kind",),
+        meaning="1 while berth may not read a kind of devices, or the API server lacks it. The log names the right.",
     ),
     "berth_mirror_complete_timestamp_seconds": Metric(
         kind="gauge",

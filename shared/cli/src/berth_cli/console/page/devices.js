@@ -8,7 +8,7 @@ const SHOWN = 6; // attributes and capacities of a device
 export function devicesOfNode({ number, in_use: used, listed }, node) {
   return [el("h3", {}, `Devices, ${used} of ${number} in use`),
     el("ol", { class: "pods devices" }, listed.map((each) => el("li", {},
-      el("span", {}, nameOf(each, node), users(each)), featuresOf(each), ...hindrances(each)))),
+      el("span", {}, el("bdi", {}, nameOf(each, node)), users(each)), featuresOf(each), ...hindrances(each)))),
     number > listed.length ? el("p", { class: "muted" }, `and ${number - listed.length} more`) : null];
 }
 

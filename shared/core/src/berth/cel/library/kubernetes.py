@@ -12,6 +12,7 @@ from urllib.parse import parse_qs
 from berth.cel.library.overloads import Overload, function, method
 from berth.cel.types import BOOL, CIDR, DOUBLE, INT, IP, QUANTITY, SEMVER, STRING, URL, CELType, list_of, map_of
 from berth.cel.values import (
+    MAX_INT,
     UNKNOWN_OVERLOAD,
     Address,
     Cidr,
@@ -73,9 +74,11 @@ def _address(text: str) -> Address | Failed:
     try:
         address = IPv6Address(text) if ":" in text else IPv4Address(text)
     except AddressValueError:
-        why = f"ParseAddr({quoted(text)}): {_address_problem(text)}"
+        address = None
+    if address is None and (problem := _address_problem(text)):
+        why = f"ParseAddr({quoted(text)}): {problem}"
         return Failed(f"IP Address {quoted(text)} parse error during conversion from string: {why}")
-    if isinstance(address, IPv6Address) and address.scope_id:
+    if address is None or (isinstance(address, IPv6Address) and address.scope_id):
         return Failed(f"IP address {quoted(text)} with zone value is not allowed")
     if isinstance(address, IPv6Address) and address.ipv4_mapped:
         return Failed(f"IPv4-mapped IPv6 address {quoted(text)} is not allowed")
@@ -83,27 +86,89 @@ def _address(text: str) -> Address | Failed:
 
 
 def _address_problem(text: str) -> str:
-    """Why Go does not read the address: word for word if it looks like one of version 4."""
+    """Why Go's package netip does not read the address, word for word."""
     first = next((char for char in text if char in ".:%"), "")
-    if first != ".":
-        return "missing IPv6 address" if first == "%" else "unable to parse IP"
+    if first == ":":
+        return _problem_of_version_6(text)
+    if first == ".":
+        return _problem_of_version_4(text)
+    return "missing IPv6 address" if first == "%" else "unable to parse IP"
+
+
+def _problem_of_version_4(text: str) -> str:
     fields = text.split(".")
     for index, digits in enumerate(fields):
+        if index > 3 and fields[4:] != [""]:
+            return "IPv4 address too long"
         wrong = re.search("[^0-9]", digits)
         read = digits[: wrong.start()] if wrong else digits
         if len(read) > 1 and read[0] == "0":
             return "IPv4 field has octet with leading zero"
         if len(read) > 3 or int(read or 0) > 255:
             return "IPv4 field has value >255"
+        before = sum(len(field) + 1 for field in fields[:index])
         if wrong:
-            rest = text[sum(len(field) + 1 for field in fields[:index]) + wrong.start() :]
-            return f"unexpected character (at {quoted(rest)})"
+            return _problem_at(text[before + wrong.start() :], "unexpected character")
         if not read:
-            rest = text[
-                max(sum(len(field) + 1 for field in fields[:index]) - (index > 0 and index == len(fields) - 1), 0) :
-            ]
-            return f"IPv4 field must have at least one digit (at {quoted(rest)})"
-    return "IPv4 address too short" if len(fields) < 4 else "IPv4 address too long"
+            rest = text[max(before - (index > 0 and index == len(fields) - 1), 0) :]
+            return _problem_at(rest, "IPv4 field must have at least one digit")
+    return "IPv4 address too short" if len(fields) < 4 else ""
+
+
+def _problem_of_version_6(text: str) -> str:  # noqa: C901, PLR0911, PLR0912 - one problem after the other, as in Go
+    rest, percent, zone = text.partition("%")
+    if percent and not zone:
+        return "zone must be a non-empty string"
+    has_gap = rest.startswith("::")
+    read = 0  # bytes
+    rest = rest[2:] if has_gap else rest
+    if has_gap and not rest:
+        return ""
+    while read < _BYTES_OF_VERSION_6:
+        digits = rest[: len(rest) - len(rest.lstrip(_HEX))]
+        if len(digits) > 4:
+            return _problem_at(rest, "each group must have 4 or less digits")
+        if not digits:
+            return _problem_at(rest, "each colon-separated field must have at least one digit")
+        after = rest[len(digits) :]
+        if after.startswith("."):
+            if not has_gap and read != _BYTES_BEFORE_VERSION_4:
+                return _problem_at(rest, "embedded IPv4 address must replace the final 2 fields of the address")
+            if read > _BYTES_BEFORE_VERSION_4:
+                return _problem_at(rest, "too many hex fields to fit an embedded IPv4 at the end of the address")
+            problem = _problem_of_version_4(rest)
+            if problem:
+                return problem
+            rest, read = "", read + 4
+            break
+        rest, read = after, read + 2
+        if not rest:
+            break
+        if rest[0] != ":":
+            return _problem_at(rest, "unexpected character, want colon")
+        if rest == ":":
+            return _problem_at(rest, "colon must be followed by more characters")
+        rest = rest[1:]
+        if rest[0] == ":":
+            if has_gap:
+                return _problem_at(rest, "multiple :: in address")
+            has_gap, rest = True, rest[1:]
+            if not rest:
+                break
+    if rest:
+        return _problem_at(rest, "trailing garbage after address")
+    if read < _BYTES_OF_VERSION_6:
+        return "" if has_gap else "address string too short"
+    return "the :: must expand to at least one field of zeros" if has_gap else ""
+
+
+_BYTES_OF_VERSION_6: Final = 16
+_BYTES_BEFORE_VERSION_4: Final = 12
+_HEX: Final = "0123456789ABCDEFabcdef"
+
+
+def _problem_at(rest: str, problem: str) -> str:
+    return f"{problem} (at {quoted(rest)})"
 
 
 def _is_canonical(text: str) -> Any:
@@ -112,20 +177,29 @@ def _is_canonical(text: str) -> Any:
 
 
 def _network(text: str) -> Cidr | Failed:
-    where = "network address parse error during conversion from string: " * 2
+    where = "network address parse error during conversion from string: "
     base, slash, bits = text.rpartition("/")
-    address = _address(base) if slash else Failed("no '/'")
+    address = _address(base)
+    problem = ""
+    if not slash:
+        problem = "no '/'"
+    elif isinstance(address, Failed) and (of_address := _address_problem(base)):
+        problem = f"ParseAddr({quoted(base)}): {of_address}"
+    elif "%" in base:
+        problem = "IPv6 zones cannot be present in a prefix"
+    elif not re.fullmatch("0|[1-9][0-9]*", bits) or int(bits) > MAX_INT:
+        problem = f"bad bits after slash: {quoted(bits)}"
+    elif int(bits) > (_BITS_OF_VERSION_6 if ":" in base else _BITS_OF_VERSION_4):
+        problem = "prefix length out of range"
+    if problem:
+        return Failed(f"{where * 2}netip.ParsePrefix({quoted(text)}): {problem}")
     if isinstance(address, Failed):
-        if "mapped" in address.reason:
-            mapped = f"IPv4-mapped IPv6 address {quoted(text)} is not allowed"
-            return Failed(f"network address parse error during conversion from string: {mapped}")
-        reason = f"ParseAddr({quoted(base)}): {_address_problem(base)}" if slash else "no '/'"
-        return Failed(f"{where}netip.ParsePrefix({quoted(text)}): {reason}")
-    if not re.fullmatch("0|[1-9][0-9]{0,2}", bits):
-        return Failed(f"{where}netip.ParsePrefix({quoted(text)}): bad bits after slash: {quoted(bits)}")
-    if int(bits) > address.address.max_prefixlen:
-        return Failed(f"{where}netip.ParsePrefix({quoted(text)}): prefix length out of range")
+        return Failed(f"{where}IPv4-mapped IPv6 address {quoted(text)} is not allowed")
     return Cidr(address.address, int(bits))
+
+
+_BITS_OF_VERSION_4: Final = 32
+_BITS_OF_VERSION_6: Final = 128
 
 
 def _contains_address(network: Cidr, other: Address | str) -> Any:

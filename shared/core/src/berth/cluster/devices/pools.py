@@ -8,7 +8,7 @@ binding conditions come last.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from fractions import Fraction
@@ -323,7 +323,7 @@ class DevicePools:
         found = None if generation is None else pool.named(generation).get(name)
         return found or pool.named(pool.newest()).get(name)
 
-    def devices_of(self, key: PoolKey) -> Iterable[PooledDevice]:
+    def devices_of(self, key: PoolKey) -> Collection[PooledDevice]:
         """The pool's devices of the newest generation, whether they can be given or not."""
         pool = self._pools.get(key)
         return () if pool is None else pool.named(pool.newest()).values()

@@ -37,16 +37,17 @@ _STEPS_AT_ONCE: Final = 2000
 # Nodes on which a plan's searches may be given up; searches on the others then end early. Without it, claims that keep
 # every search to its end would take minutes of a scorer's time at 5,000 nodes.
 _MOST_GIVEN_UP: Final = 16
-_FEW_STEPS: Final = MOST_STEPS // 20
+_FEW_STEPS: Final = MOST_STEPS // 10
+# Devices looked at in all searches of one call within a cycle, 100 ms of work or more. ``prepare`` usually leaves few.
+_MOST_STEPS_AT_ONCE: Final = 5 * MOST_STEPS
+
+NOT_SEARCHED: Final = "gave up allocating claims: searches on other nodes took too long"
 
 _UNKNOWN: Final = 0
+_NO_ROWS: Final[RowIndex] = np.zeros(0, dtype=np.intp)
 FITS: Final = 1
 
 Outcome = Solution | Rejected | str  # text: an error that ends the cycle
-
-
-def always() -> bool:
-    return True
 
 
 class NodeAnswers:
@@ -76,28 +77,40 @@ class NodeAnswers:
         self._versions = (-1, -1, -1)
         self._steps = 0  # of all searches
         self._given_up = 0
+        self._not_searched: RowIndex = _NO_ROWS
 
-    def find(self, rows: RowIndex, may_continue: Callable[[], bool] = always) -> bool:
-        """Bring ``codes`` and ``points`` of these rows up to date; returns whether all are."""
+    def find(self, rows: RowIndex, may_continue: Callable[[], bool] | None = None) -> bool:
+        """Bring ``codes`` and ``points`` of these rows up to date; returns whether all are.
+
+        Without ``may_continue``, nodes that are left after many steps are rejected until the next call.
+        """
         self._forget_changed()
         unknown = rows[self.codes[rows] == _UNKNOWN]
         if not len(unknown):
             return True
         if len(unknown) > _FEW:
-            if not all(each.fill(may_continue) for each in self.plan.expressions):
+            if not all(each.fill(may_continue or _always) for each in self.plan.expressions):
                 return False
-            if not self._traits.fill(may_continue):
+            if not self._traits.fill(may_continue or _always):
                 return False
         free = Free(self._pools, self._ledger)
         outcomes: dict[Candidates, Outcome] = {}  # nodes may have the same candidates
+        goes_on = may_continue or self._within_steps()
         looks_at = self._steps + _STEPS_AT_ONCE
         for i, row in enumerate(unknown.tolist(), 1):
             self._note(row, self._outcome_of(row, free, outcomes))
             if i % _AT_ONCE == 0 or self._steps >= looks_at:
                 looks_at = self._steps + _STEPS_AT_ONCE
-                if not may_continue():
-                    return i == len(unknown)
+                if i < len(unknown) and not goes_on():
+                    if may_continue is None:
+                        self._not_searched = unknown[i:]
+                        self.codes[self._not_searched] = self._number_of(Rejected(NOT_SEARCHED))
+                    return False
         return True
+
+    def _within_steps(self) -> Callable[[], bool]:
+        most = self._steps + _MOST_STEPS_AT_ONCE
+        return lambda: self._steps < most
 
     def _outcome_of(self, row: int, free: Free, outcomes: dict[Candidates, Outcome]) -> Outcome:
         node, key = self.snapshot.node_at(row), None
@@ -137,6 +150,9 @@ class NodeAnswers:
         return Usage(self.plan, candidates, free, free.busy(candidates))
 
     def _forget_changed(self) -> None:
+        if len(self._not_searched):
+            self.codes[self._not_searched] = _UNKNOWN
+            self._not_searched = _NO_ROWS
         snapshot = self.snapshot
         versions = snapshot.version, self._pools.changes.version, self._ledger.changes.version
         if versions == self._versions and len(self.codes) == snapshot.columns.capacity:
@@ -203,6 +219,9 @@ class NodeAnswers:
                 self.points[row] = [outcome.points_of(claim) for claim in range(len(self.plan.steps))]
             return
         self._solutions.pop(row, None)
+        self.codes[row] = self._number_of(outcome)
+
+    def _number_of(self, outcome: Rejected | str) -> int:
         if isinstance(outcome, Rejected):
             status = Code.UNSCHEDULABLE_AND_UNRESOLVABLE, outcome.reason
         else:
@@ -211,7 +230,7 @@ class NodeAnswers:
         if number is None:
             number = self._numbers[status] = len(self.statuses)
             self.statuses.append(status)
-        self.codes[row] = number
+        return number
 
     def _outcome(self, candidates: Candidates, free: Free) -> Outcome:
         busy = free.busy(candidates)
@@ -237,6 +256,10 @@ class NodeAnswers:
         if isinstance(outcome, Rejected) and outcome.reason == TOO_MANY_STEPS:
             self._given_up += 1
         return outcome
+
+
+def _always() -> bool:
+    return True
 
 
 class NodeViews:

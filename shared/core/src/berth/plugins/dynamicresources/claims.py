@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from enum import Enum
 
-from berth.api.devices import AllocationResult, DeviceClass, ResourceClaim
+from berth.api.devices import AllocationResult, DeviceClass, ResourceClaim, ResourceSlice
 from berth.api.pod import Pod, PodResourceClaim, unix_seconds
 from berth.cluster.snapshot import Objects, Snapshot
 from berth.framework.status import Status
+
+
+def unread_reason(snapshot: Snapshot) -> str:
+    """Why no devices can be given, empty if they can: with one of the kinds unread, used devices may seem free."""
+    kinds = (ResourceClaim, DeviceClass, ResourceSlice)
+    return next((reason for kind in kinds if (reason := snapshot.objects(kind).unread)), "")
 
 
 def resolved_claims(pod: Pod, claims: Objects[ResourceClaim]) -> tuple[ResourceClaim, ...] | Status:
@@ -55,6 +61,8 @@ def _is_controlled_by(claim: ResourceClaim, pod: Pod) -> bool:
 
 def check_requests(claim: ResourceClaim, snapshot: Snapshot) -> Status | None:
     """Why the claim cannot be allocated on any node."""
+    if claim.spec.is_left_out:
+        return Status.unresolvable(f"resource claim {claim.key} is too large for a message of NATS")
     for request in claim.spec.devices.requests or ():
         if request.exactly is not None:
             named = [(request.name, request.exactly.device_class_name)]

@@ -11,7 +11,7 @@ The plugin is pure: Reserve assumes allocations in the device ledger of the bind
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import ClassVar, Final
 
@@ -19,10 +19,8 @@ import msgspec
 import numpy as np
 
 from berth.api.config.types import Point
-from berth.api.devices import AllocationResult, Allocations, ClaimMeta, ResourceClaim
-from berth.api.pod import Pod
-from berth.api.resources import may_be_served
-from berth.api.selectors import NodeTerms, compile_node_selector
+from berth.api.devices import AllocationResult, Allocations, ResourceClaim
+from berth.api.pod import Pod, bound_by_condition
 from berth.cluster.devices.extended import ExtendedClaims, ExtendedResources, extended_pod, is_extended_claim
 from berth.cluster.devices.ledger import DeviceLedger
 from berth.cluster.devices.pools import DevicePools
@@ -58,11 +56,10 @@ from berth.framework.interface import (
     Write,
 )
 from berth.framework.status import SKIP, SUCCESS, Code, CycleState, Diagnosis, StateKey, Status, Verdicts
-from berth.plugins.dynamicresources.answers import FITS, Allocator, NodeAnswers
+from berth.plugins.dynamicresources.answers import FITS, NodeAnswers
 from berth.plugins.dynamicresources.claims import (
     BindingState,
     binding_of,
-    check_requests,
     is_reserved_for,
     is_too_late,
     may_be_freed_for,
@@ -73,9 +70,9 @@ from berth.plugins.dynamicresources.claims import (
 from berth.plugins.dynamicresources.extended import (
     IN_MEMORY,
     ExtendedClaim,
-    extended_claim,
     extended_claim_name,
 )
+from berth.plugins.dynamicresources.podclaims import PodClaims, concerns, pod_claims
 from berth.plugins.dynamicresources.remedies import of_allocated, of_unbound, remedies_of
 from berth.plugins.dynamicresources.requests import CLAIM, PlanError
 from berth.plugins.dynamicresources.results import allocation_of, as_proposed, chosen_alternative
@@ -100,27 +97,6 @@ class DynamicResourcesArgs(Args, frozen=True, kw_only=True):
     """Has no effect: the search on a node ends after a fixed number of steps, the same in every process."""
     binding_timeout: timedelta = timedelta(minutes=10)
     """Wait of a pod on its node for its devices to be bound, at least a second. Ten minutes, as in kube-scheduler."""
-
-
-@dataclass(slots=True, eq=False)
-class PodClaims:
-    """The claims of the pod in one cycle. ``unavailable``: allocated claims that rejected a node, in order."""
-
-    claims: tuple[ResourceClaim, ...]
-    allocated: tuple[tuple[ResourceClaim, AllocationResult, NodeTerms | None], ...]
-    to_allocate: tuple[ResourceClaim, ...]
-    allocator: Allocator
-    extended: dict[str, int] = field(default_factory=dict)  # resources that a class may serve, and amounts
-    stale: ResourceClaim | None = None
-    unavailable: dict[str, ResourceClaim] = field(default_factory=dict)
-
-    @property
-    def is_empty(self) -> bool:
-        return not self.claims and not self.allocated and not self.extended
-
-    @property
-    def has_choices(self) -> bool:
-        return any(request.first_available for claim in self.claims for request in claim.spec.devices.requests or ())
 
 
 CLAIMS: Final = StateKey[PodClaims]("DynamicResources.claims")
@@ -169,18 +145,20 @@ class DynamicResources(
 
     def pre_enqueue_with(self, pod: Pod, claims: Objects[ResourceClaim]) -> Status:
         """Why the pod waits for one of its claims."""
+        if claims.unread:
+            return Status.unresolvable(claims.unread)
         found = resolved_claims(pod, claims)
         return found if isinstance(found, Status) else SUCCESS
 
     def prepare(self, pod: Pod, snapshot: Snapshot, may_continue: Callable[[], bool]) -> bool:
         """Evaluate the selectors, and search on every node: a second where each device differs from all others."""
-        claims = self._make_claims(pod, snapshot) if _concerns(pod, snapshot) else SUCCESS
+        claims = pod_claims(pod, snapshot) if concerns(pod, snapshot) else SUCCESS
         if isinstance(claims, Status) or claims.stale is not None:
             return True
         rows = np.flatnonzero(snapshot.columns.exists[: snapshot.size])
         try:
-            for _, served in _by_served(claims, Nodes(snapshot, rows)):
-                answers = None if served is None else self._answers(claims, pod, served)[0]
+            for _, served in claims.by_served(Nodes(snapshot, rows)):
+                answers = None if served is None else claims.answers(pod, served)[0]
                 if answers is not None and not answers.find(rows, may_continue):
                     return False
         except PlanError:
@@ -188,9 +166,9 @@ class DynamicResources(
         return True
 
     def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
-        if not _concerns(pod, snapshot):
+        if not concerns(pod, snapshot):
             return PRE_FILTER_SKIPPED
-        found = self._make_claims(pod, snapshot)
+        found = pod_claims(pod, snapshot)
         if isinstance(found, Status):
             return PreFilterResult(found)
         if found.is_empty:
@@ -210,13 +188,13 @@ class DynamicResources(
             return Verdicts.refusing(np.ones(len(nodes), dtype=np.bool_), Status.unresolvable(STALE_CLAIM))
         statuses: list[Status] = [SUCCESS]
         codes = np.zeros(len(nodes), dtype=np.int32)
-        for mask, served in _by_served(claims, nodes):
+        for mask, served in claims.by_served(nodes):
             if served is None:
-                statuses.append(Status.unresolvable(CANNOT_FIT))
+                statuses.append(Status.unresolvable(claims.unread or CANNOT_FIT))
                 codes[mask] = len(statuses) - 1
                 continue
             try:
-                answers, named = self._answers(claims, pod, served)
+                answers, named = claims.answers(pod, served)
             except PlanError as exc:
                 statuses.append(Status.error(_with_names(str(exc), claims.to_allocate)))
                 codes[mask] = len(statuses) - 1
@@ -232,10 +210,10 @@ class DynamicResources(
                     ]
                 codes[mask] = np.where(found == FITS, 0, found - FITS - 1 + first)
         if claims.allocated:
-            rejected = self._unavailable(claims, pod, nodes)
+            rejected = self._unavailable(claims, pod, nodes, codes == 0)
             if rejected.any():
                 statuses.append(Status.unresolvable(NOT_AVAILABLE))
-                codes[rejected & (codes == 0)] = len(statuses) - 1
+                codes[rejected] = len(statuses) - 1
         return Verdicts(codes, tuple(statuses))
 
     def post_filter(
@@ -245,7 +223,7 @@ class DynamicResources(
         if not dry_run.came_to(NAME):
             return PostFilterResult(is_last_word=True)
         if state.find(CLAIMS) is None:
-            return PostFilterResult(message=NO_NEW_CLAIMS if _concerns(pod, snapshot) else "")
+            return PostFilterResult(message=NO_NEW_CLAIMS if concerns(pod, snapshot) else "")
         freed = self._claim_to_free(state, pod, may_be_freed_for)
         if freed is None:
             return PostFilterResult(message=STILL_NOT)
@@ -260,11 +238,15 @@ class DynamicResources(
         return bool(ExtendedResources.of(snapshot)) and ExtendedClaims.of(snapshot).of_pod(pod) is not None
 
     def claim_to_free(self, state: CycleState, pod: Pod) -> FreeClaim | None:
-        """The claim whose devices no node of the cycle could use, unless only other pods have reserved it.
+        """The claim whose devices no node of the cycle could use, or which is reserved for this pod.
 
         One that others have reserved too loses this pod's reservation: two pods would each wait for the other's end.
         """
-        return self._claim_to_free(state, pod, may_be_left_by)
+        freed = self._claim_to_free(state, pod, may_be_left_by)
+        claims = state.find(CLAIMS)
+        if freed is not None or claims is None:
+            return freed
+        return next((FreeClaim(claim=_name_of(claim)) for claim in claims.claims if is_reserved_for(claim, pod)), None)
 
     @staticmethod
     def _claim_to_free(
@@ -292,10 +274,10 @@ class DynamicResources(
         if claims is None:
             return scores
         scores += sum(_points_of(claim, allocation) for claim, allocation, _ in claims.allocated)
-        for mask, served in _by_served(claims, nodes):
+        for mask, served in claims.by_served(nodes):
             if served is None:
                 continue
-            answers, _ = self._answers(claims, pod, served)
+            answers, _ = claims.answers(pod, served)
             if answers is not None:
                 rows = nodes.rows[mask]
                 answers.find(rows)
@@ -311,8 +293,8 @@ class DynamicResources(
         claims = state.find(CLAIMS)
         if claims is None:
             return {}
-        ((_, served),) = _by_served(claims, Nodes(node.snapshot, np.array([node.row], dtype=np.intp)))
-        answers, named = self._answers(claims, pod, served or frozenset())
+        ((_, served),) = claims.by_served(Nodes(node.snapshot, np.array([node.row], dtype=np.intp)))
+        answers, named = claims.answers(pod, served or frozenset())
         return {
             claim.metadata.uid: as_proposed(allocation) for claim, allocation in _allocated(answers, named, pod, node)
         }
@@ -329,7 +311,7 @@ class DynamicResources(
         """Allocate on the node by the binder's own ledger, and assume the allocations there."""
         snapshot = state.read(SNAPSHOT)
         info = node_info(snapshot, node)
-        claims = self._make_claims(pod, snapshot)
+        claims = pod_claims(pod, snapshot)
         if isinstance(claims, Status):
             return claims
         if info is None:
@@ -440,8 +422,8 @@ class DynamicResources(
         claims = state.find(CLAIMS)
         if claims is None:
             return
-        for among, served in _by_served(claims, nodes):
-            answers, named = self._answers(claims, pod, served or frozenset())
+        for among, served in claims.by_served(nodes):
+            answers, named = claims.answers(pod, served or frozenset())
             if answers is not None:
                 answers.find(nodes.rows)
                 yield from remedies_of(answers, named, nodes, among & (answers.codes[nodes.rows] != FITS))
@@ -454,54 +436,8 @@ class DynamicResources(
     def events(self) -> Sequence[EventHint]:
         return EVENTS
 
-    def _make_claims(self, pod: Pod, snapshot: Snapshot) -> PodClaims | Status:
-        resolved = resolved_claims(pod, snapshot.objects(ResourceClaim))
-        if isinstance(resolved, Status):
-            return resolved
-        allocator = Allocator.of(snapshot)
-        allocated: list[tuple[ResourceClaim, AllocationResult, NodeTerms | None]] = []
-        to_allocate: list[ResourceClaim] = []
-        for claim in resolved:
-            allocation = allocator.ledger.allocation_of(claim)
-            if allocation is not None:
-                selector = allocation.node_selector
-                allocated.append((claim, allocation, None if selector is None else compile_node_selector(selector)))
-                continue
-            problem = check_requests(claim, snapshot)
-            if problem is not None:
-                return problem
-            to_allocate.append(claim)
-        held = allocator.ledger.assumed(f"{IN_MEMORY}{pod.uid}")
-        if held is not None:
-            # The claim for extended resources is being written.
-            selector = held.node_selector
-            claim = ResourceClaim(metadata=ClaimMeta(name=IN_MEMORY))
-            allocated.append((claim, held, None if selector is None else compile_node_selector(selector)))
-        claims = PodClaims(resolved, tuple(allocated), tuple(to_allocate), allocator)
-        if held is None:
-            self._add_extended(claims, pod, snapshot)
-        return claims
-
-    def _add_extended(self, claims: PodClaims, pod: Pod, snapshot: Snapshot) -> None:
-        classes = ExtendedResources.of(snapshot)
-        if not classes:
-            return
-        amounts = snapshot.class_of(pod).requests.amounts
-        asked = {name: amount for name, amount in amounts.items() if amount and may_be_served(name)}
-        if any(classes.class_of(name) is not None for name in asked):
-            claims.extended = asked
-            claims.stale = ExtendedClaims.of(snapshot).of_pod(pod)
-
-    def _answers(
-        self, claims: PodClaims, pod: Pod, served: frozenset[str]
-    ) -> tuple[NodeAnswers | None, tuple[ResourceClaim, ...]]:
-        """The answers where these extended resources are served by classes; None if nothing is to be allocated."""
-        to_allocate = claims.to_allocate
-        if served:
-            to_allocate = (*to_allocate, _extended(claims, pod, served).claim)
-        return (claims.allocator.answers(to_allocate) if to_allocate else None), to_allocate
-
-    def _unavailable(self, claims: PodClaims, pod: Pod, nodes: Nodes) -> Mask:
+    def _unavailable(self, claims: PodClaims, pod: Pod, nodes: Nodes, others_fit: Mask) -> Mask:
+        """The nodes that fit the other claims, but not an allocated one; such a claim may be freed."""
         rejected: Mask = np.zeros(len(nodes), dtype=np.bool_)
         now = nodes.snapshot.live.now
         for claim, allocation, terms in claims.allocated:
@@ -509,11 +445,11 @@ class DynamicResources(
             if self._binding_problem(claim, allocation, now) and not claims.allocator.ledger.holds(
                 claim.metadata.uid, pod.uid
             ):
-                mask: Mask = np.ones(len(nodes), dtype=np.bool_)
+                mask = others_fit
             elif terms is None:
                 continue
             else:
-                mask = ~terms_mask(terms, nodes)
+                mask = others_fit & ~terms_mask(terms, nodes)
             if mask.any():
                 claims.unavailable[claim.metadata.uid] = claim
                 rejected |= mask
@@ -521,9 +457,9 @@ class DynamicResources(
 
     def _assume(self, claims: PodClaims, pod: Pod, info: NodeInfo) -> Reserved:
         nodes = Nodes(info.snapshot, np.array([info.row], dtype=np.intp))
-        ((_, served),) = _by_served(claims, nodes)
+        ((_, served),) = claims.by_served(nodes)
         served = served or frozenset()
-        answers, named = self._answers(claims, pod, served)
+        answers, named = claims.answers(pod, served)
         ledger = claims.allocator.ledger
         # Allocations in flight for other pods are taken over: whichever pod writes first writes them.
         given = [
@@ -537,7 +473,7 @@ class DynamicResources(
         given += _allocated(answers, named, pod, info)
         for claim, allocation in given:
             ledger.assume(claim.metadata.uid, allocation, pod.uid)
-        return Reserved(tuple(given), shared, _extended(claims, pod, served) if served else None)
+        return Reserved(tuple(given), shared, claims.extended_claim(pod, served) if served else None)
 
 
 def _taken_before(claim: ResourceClaim, allocation: AllocationResult, snapshot: Snapshot) -> str:
@@ -568,30 +504,6 @@ def _allocated(
     ]
 
 
-def _extended(claims: PodClaims, pod: Pod, served: frozenset[str]) -> ExtendedClaim:
-    return extended_claim(pod, served, ExtendedResources.of(claims.allocator.snapshot))
-
-
-def _by_served(claims: PodClaims, nodes: Nodes) -> list[tuple[Mask, frozenset[str] | None]]:
-    """The nodes by the extended resources that classes serve there; None where a resource has no source."""
-    every: Mask = np.ones(len(nodes), dtype=np.bool_)
-    if not claims.extended:
-        return [(every, frozenset())]
-    classes = ExtendedResources.of(nodes.snapshot)
-    groups: list[tuple[Mask, frozenset[str] | None]] = [(every, frozenset())]
-    for resource in sorted(claims.extended):
-        missing = nodes.allocatable(resource) == 0
-        if not missing.any():
-            continue
-        has_class = classes.class_of(resource) is not None
-        split: list[tuple[Mask, frozenset[str] | None]] = []
-        for mask, served in groups:
-            split.append((mask & ~missing, served))
-            split.append((mask & missing, served | {resource} if has_class and served is not None else None))
-        groups = [(mask, served) for mask, served in split if mask.any()]
-    return groups
-
-
 def _points_of(claim: ResourceClaim, allocation: AllocationResult) -> int:
     chosen: dict[str, int] = {}
     for result in allocation.devices.results or ():
@@ -612,14 +524,6 @@ def _with_names(text: str, claims: Sequence[ResourceClaim]) -> str:
 def _name_of(claim: ResourceClaim) -> ClaimName:
     metadata = claim.metadata
     return ClaimName(namespace=metadata.namespace, name=metadata.name, uid=metadata.uid)
-
-
-def _concerns(pod: Pod, snapshot: Snapshot) -> bool:
-    """Whether the pod has claims, or asks for extended resources in a cluster with DeviceClasses."""
-    if pod.spec.resource_claims:
-        return True
-    extended = snapshot.class_of(pod).traits & Trait.EXTENDED_RESOURCES
-    return bool(extended and ExtendedResources.of(snapshot))
 
 
 def _after_claim_change(pod: Pod, old: object, new: object) -> bool:
@@ -659,10 +563,16 @@ def _is_itself(pod: Pod, _: object, new: object) -> bool:
     return isinstance(new, Pod) and new.uid == pod.uid
 
 
+def _has_waited(_: Pod, old: object, __: object) -> bool:
+    """A pod's wait has ended: until then scorers count its devices, whatever its claims show."""
+    return isinstance(old, Pod) and bound_by_condition(old) is None
+
+
 _CHANGED: Final = Action.ADD | Action.UPDATE
 EVENTS: Final[Sequence[EventHint]] = (
     EventHint(ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL | Action.UPDATE_NODE_ALLOCATABLE)),
     EventHint(ClusterEvent(Resource.POD, Action.UPDATE_POD_GENERATED_RESOURCE_CLAIM), _is_itself, key=nothing),
+    EventHint(ClusterEvent(Resource.POD, Action.DELETE), _has_waited, key=nothing),
     EventHint(ClusterEvent(Resource.RESOURCE_CLAIM, _CHANGED | Action.DELETE), _after_claim_change, index=_claim_index),
     # A class that is gone may leave a resource to another, and a slice a pool that is valid.
     EventHint(ClusterEvent(Resource.DEVICE_CLASS, _CHANGED | Action.DELETE)),

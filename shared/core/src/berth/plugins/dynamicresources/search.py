@@ -17,9 +17,9 @@ from berth.plugins.dynamicresources.candidates import Candidates
 from berth.plugins.dynamicresources.requests import CLAIM, Plan, Request
 from berth.plugins.dynamicresources.usage import Choice, Free, SearchError, Usage
 
-# Devices looked at in the search of one node, 20 to 130 ms of work. The usual search looks at some tens. The same
+# Devices looked at in the search of one node, 20 to 60 ms of work. The usual search looks at some tens. The same
 # number everywhere, so that every scorer, the binder and a replay end a search at the same place.
-MOST_STEPS: Final = 20_000
+MOST_STEPS: Final = 10_000
 # Points of the first alternative of a request; each later one has one less.
 MOST_POINTS: Final = 8
 

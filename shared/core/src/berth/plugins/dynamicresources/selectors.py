@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -12,11 +12,13 @@ import numpy.typing as npt
 from berth.api.devices import DeviceAttribute
 from berth.cel.errors import CELError
 from berth.cel.library.costs import COST_LIMIT
-from berth.cel.selector import Attribute, DeviceSelector, compile_selector
-from berth.cel.selector import Device as AskedDevice
 from berth.cel.values import Failed, Quantity, Semver
 from berth.cluster.devices.columns import DeviceColumns, Path, Reader, distinct
 from berth.cluster.devices.pools import EXISTS, IS_ODD, DevicePools, PooledDevice
+
+if TYPE_CHECKING:  # loaded by the first expression
+    from berth.cel.selector import Attribute, DeviceSelector
+    from berth.cel.selector import Device as AskedDevice
 
 # Expressions whose answers are kept, and of all plans that are; each has a byte per device of the cluster.
 MOST_EXPRESSIONS: Final = 512
@@ -142,8 +144,6 @@ class Answers:
         if isinstance(self._compiled, str):
             return self._compiled
         asked = _asked_device(device, self._reads.names)
-        if asked.problem is not None:
-            return f"CEL runtime error: {asked.problem}"
         evaluation = self._compiled.evaluate(asked, limit=max(_CHEAP, min(COST_LIMIT, self.allowance)))
         if evaluation.cost > _CHEAP:
             self.allowance -= evaluation.cost
@@ -152,6 +152,8 @@ class Answers:
 
 def _compiled(expression: str) -> DeviceSelector | str:
     """The selector, or the error that stands for every answer."""
+    from berth.cel.selector import compile_selector  # noqa: PLC0415 - 15 ms and a megabyte without any device
+
     try:
         return compile_selector(expression)
     except CELError as exc:
@@ -181,12 +183,14 @@ class SelectorAnswers:
 
 def _asked_device(device: PooledDevice, names: frozenset[str] | None) -> AskedDevice:
     """The device as an expression sees it that reads entries of these names; None: of all."""
+    from berth.cel.selector import Device  # noqa: PLC0415 - as above
+
     attributes, capacity = device.device.attributes or {}, device.device.capacity or {}
     if names is not None and not device.is_odd:
         attributes = {name: each for name, each in attributes.items() if name in names}
         capacity = {name: each for name, each in capacity.items() if name in names}
     amounts = {name: Quantity.parse(str(each.value)) for name, each in capacity.items()}
-    return AskedDevice.of(
+    return Device.of(
         device.driver,
         {name: _value_of(each) for name, each in attributes.items()},
         {name: amount for name, amount in amounts.items() if isinstance(amount, Quantity)},
@@ -210,7 +214,7 @@ class _Reads:
     """
 
     def __init__(self, compiled: DeviceSelector | str) -> None:
-        paths = [] if isinstance(compiled, str) else sorted(compiled.reads.paths)
+        paths = [] if isinstance(compiled, str) else sorted(compiled.reads)
         readers = [each for path in paths if (each := reader_of(path)) is not None]
         self.key: Reader | None = None
         self.names: frozenset[str] | None = None

@@ -26,7 +26,10 @@ class Choice:
 
 
 class Free:
-    """The ledger, and what it leaves of the shared counters of pools, as long as it does not change."""
+    """The ledger, and what it leaves of the shared counters of pools, as long as it does not change.
+
+    No counters are left of a pool of which an allocated device is gone.
+    """
 
     def __init__(self, pools: DevicePools, ledger: DeviceLedger) -> None:
         self.ledger = ledger
@@ -39,7 +42,10 @@ class Free:
             known = self._counters[part.pool, part.generation] = dict(self._pools.counters_of(part))
             for name in self.ledger.in_use(part.pool):
                 device = self._pools.device(part.pool, name, part.generation)
-                for counter, amount in ((device.consumes if device is not None else None) or {}).items():
+                if device is None:  # gone from its slice, and with it the counters that it takes
+                    known.clear()
+                    break
+                for counter, amount in (device.consumes or {}).items():
                     if counter in known:
                         known[counter] -= amount
         return known

@@ -7,7 +7,7 @@ requests take 13 us per event; asking the hint for each takes 10 ms (``bench.req
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping
 from typing import Final
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from berth.api.node import Node
 from berth.api.pod import Pod, priority_of
-from berth.api.resources import PODS, Amounts
+from berth.api.resources import PODS, Amounts, may_be_served
 from berth.framework.events import RoomIndex
 
 CountedAmounts = tuple[tuple[str, int], ...]  # (resource, amount), amounts above 0, in the order of the reasons
@@ -71,7 +71,8 @@ class AmountsIndex:
             return ()
         fits = self._is_used.copy()
         for resource, column in self._columns.items():
-            fits &= column <= now.get(resource, 0)
+            if now.get(resource) or not may_be_served(resource):  # else a DeviceClass may serve it there
+                fits &= column <= now.get(resource, 0)
         before = self._allocatable(old) if isinstance(old, Node) else {}
         if now[PODS] <= before.get(PODS, 0):
             fits &= self._requests_more(before, now)
@@ -132,20 +133,22 @@ class FreedIndex(AmountsIndex, RoomIndex):
         room = self.room_of(old.spec.node_name) if isinstance(old, Pod) else None
         if room is None:
             return list(self._rows)
-        fits = self._that_fit(room.free)
+        fits = self._that_fit(room.free, room.free)
         free = Counter(room.free)
         for priority, taken in room.taken:
             above = self._is_used & (self._priorities > priority)
             if not above.any():
                 break
             free.update(taken)
-            fits |= above & self._that_fit(free)
+            fits |= above & self._that_fit(free, room.free)
         return [self._keys[row] for row in np.flatnonzero(fits).tolist()]
 
-    def _that_fit(self, free: Mapping[str, int]) -> npt.NDArray[np.bool_]:
+    def _that_fit(self, free: Mapping[str, int], of_node: Container[str]) -> npt.NDArray[np.bool_]:
+        """``of_node``: the resources of the node itself; others a DeviceClass may serve there."""
         if free.get(PODS, 0) < 1:
             return np.zeros(len(self._is_used), dtype=np.bool_)
         fits = self._is_used.copy()
         for resource, column in self._columns.items():
-            fits &= (column == 0) | (column <= free.get(resource, 0))
+            if resource in of_node or not may_be_served(resource):
+                fits &= (column == 0) | (column <= free.get(resource, 0))
         return fits

@@ -18,10 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from berth.api.config.types import Point
+from berth.api.devices import DeviceClass
 from berth.api.node import Node
 from berth.api.pod import Pod, PodSpec, Quantities, priority_of
 from berth.api.resources import (
     CPU,
+    DEVICE_CLASS_PREFIX,
     EPHEMERAL_STORAGE,
     MEMORY,
     PODS,
@@ -178,9 +180,11 @@ class NodeResourcesFit(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, Vector
     def events(self) -> Sequence[EventHint]:
         pod_change = ClusterEvent(Resource.POD, Action.DELETE | Action.UPDATE_POD_SCALE_DOWN)
         node_change = ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_ALLOCATABLE)
+        class_change = ClusterEvent(Resource.DEVICE_CLASS, Action.ADD | Action.UPDATE)
         return (
             EventHint(pod_change, self._after_pod_change, key=self._wanted_at_priority, index=self._freed_index),
             EventHint(node_change, self._after_node_change, key=self._wanted_at_priority, index=self._index),
+            EventHint(class_change, self._after_class_change, key=self._wanted_at_priority),
             EventHint(ClusterEvent(Resource.NOMINATION, Action.DELETE)),
         )
 
@@ -224,14 +228,25 @@ class NodeResourcesFit(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, Vector
         return any(now.get(name, 0) < before.get(name, 0) for name, _ in wanted)
 
     def _after_node_change(self, pod: Pod, old: object, new: object) -> bool:
-        """The pod fits the empty node, and the node has more of a requested resource than before."""
+        """The pod fits the empty node, and the node has more of a requested resource than before.
+
+        What the node has not at all a DeviceClass may serve there.
+        """
         if not isinstance(new, Node):
             return False
         wanted, now = self._wanted_by(pod.spec), self._allocatable(new)
+        wanted = tuple((name, amount) for name, amount in wanted if now.get(name) or not may_be_served(name))
         if now.get(PODS, 0) < 1 or any(amount > now.get(name, 0) for name, amount in wanted):
             return False
         before = self._allocatable(old) if isinstance(old, Node) else {}
         return any(now.get(name, 0) > before.get(name, 0) for name in (PODS, *(name for name, _ in wanted)))
+
+    def _after_class_change(self, pod: Pod, old: object, new: object) -> bool:
+        """The class serves a resource that this pod requests. Without a class, any may have come."""
+        asked = [name for name, _ in self._wanted_by(pod.spec) if may_be_served(name)]
+        if not isinstance(new, DeviceClass):
+            return bool(asked)
+        return not {new.spec.extended_resource_name, f"{DEVICE_CLASS_PREFIX}{new.metadata.name}"}.isdisjoint(asked)
 
     def _counted(self, requests: Requests) -> list[tuple[str, int, int]]:
         """(resource, weight, amount) of the resources that Score counts: scalar ones only if the pod requests them."""
