@@ -5,7 +5,8 @@
 The nodes are those of a busy cluster (`bench.population`), with ten pods each, dealt to racks. Each plan filters and
 scores with the default profile, in one thread, and its members stay placed, as proposals do. `longest step` is what
 another pod waits at most while a scorer plans. A figure is the CPU time of the process, so other load on the machine
-has little effect. Sending and binding are not part of it.
+has little effect. `ms a check` is the binder's check of the plan on its own state, up to all members being assumed.
+Sending and binding are not part of it.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ from berth.groups.question import GroupQuestion
 from berth.lifecycle.process import keep_freed_memory
 from berth.messages.groups import GroupPlan
 from berth.messages.subjects import Attempt, Term, Uid
+from berth_binder.cache import Cache
+from berth_binder.decisions.groupcheck import GroupCheck, GroupPlacement
 
 RACK = "topology.kubernetes.io/rack"
 SIZES = (4, 100, 1000)
@@ -101,7 +104,7 @@ def main(
             metadata = msgspec.structs.replace(node.metadata, labels=labels)
             cluster.snapshot.set_node(msgspec.structs.replace(node, metadata=metadata))
     gc.freeze()
-    table = Table("group", "members", "ms a plan", "p90", "members/s", "longest step ms", "steps")
+    table = Table("group", "members", "ms a plan", "p90", "members/s", "longest step ms", "steps", "ms a check")
     for case in (case for case in CASES if only in case.name):
         for size in SIZES:
             measured = [_planned(case, size, cluster.snapshot, cluster.profile) for _ in range(rounds + 2)][2:]
@@ -115,6 +118,7 @@ def main(
                 f"{size / median * 1000:,.0f}" if case.fits else "",
                 f"{max(each.longest for each in measured):.1f}",
                 str(measured[-1].plan.steps),
+                f"{statistics.median(each.checked for each in measured):.1f}" if case.fits else "",
             )
     begun = process_time_ns()
     cluster.snapshot.copied()
@@ -128,6 +132,7 @@ class Planned:
     plan: GroupPlan
     milliseconds: float
     longest: float
+    checked: float
 
 
 def _planned(case: Case, size: int, snapshot: Snapshot, profile: Profile) -> Planned:
@@ -164,10 +169,22 @@ def _planned(case: Case, size: int, snapshot: Snapshot, profile: Profile) -> Pla
     spent = process_time_ns() - begun
     assert found.is_found == case.fits, found.message or found.error
     assert not case.fits or len(found.members) == size
-    by_uid = {pod.uid: pod for pod in members}
-    for member in found.members:
-        snapshot.place(by_uid[member.uid], found.nodes[member.node])
-    return Planned(found, spent / 1e6, longest / 1e6)
+    return Planned(found, spent / 1e6, longest / 1e6, _checked(question, found, snapshot, profile))
+
+
+def _checked(question: GroupQuestion, found: GroupPlan, snapshot: Snapshot, profile: Profile) -> float:
+    """CPU milliseconds of the binder's check, which leaves the members assumed."""
+    check = GroupCheck(cache=Cache(snapshot), profiles={"berth": profile})
+    pods = {pod.uid: pod for pod in question.members}
+    placement: object = None
+    begun = process_time_ns()
+    try:
+        next(check.examine(found, question.group, pods, len(found.members), "berth"))
+    except StopIteration as end:
+        placement = end.value
+    spent = process_time_ns() - begun
+    assert found.members == [] or (isinstance(placement, GroupPlacement) and len(placement.nodes) == len(found.members))
+    return spent / 1e6
 
 
 if __name__ == "__main__":
