@@ -334,7 +334,7 @@ def within_bounds(report: R) -> R:
         if len(text) > most:
             changes[name] = shortened(text, most)
     if report.rejections:
-        changes["rejections"] = [_bounded_rejection(each) for each in report.rejections[:MOST_REJECTIONS]]
+        changes["rejections"] = [bounded_rejection(each) for each in report.rejections[:MOST_REJECTIONS]]
     if report.blockers:
         changes["blockers"] = [shortened(name, NAME_CHARACTERS) for name in report.blockers[:MOST_PLUGINS]]
     if report.preemption is not None and len(report.preemption.victims) > MOST_VICTIMS:
@@ -344,7 +344,7 @@ def within_bounds(report: R) -> R:
     if report.devices and not _are_few(report.devices):
         changes["devices"] = {}
     if not _are_names(report.weights):
-        changes["weights"] = {name: report.weights[name] for name in _bounded_names(report.weights)}
+        changes["weights"] = {name: report.weights[name] for name in bounded_names(report.weights)}
     return msgspec.structs.replace(report, **changes) if changes else report
 
 
@@ -353,7 +353,8 @@ def shortened(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
-def _bounded_rejection(given: Rejection) -> Rejection:
+def bounded_rejection(given: Rejection) -> Rejection:
+    """The rejection with texts that its readers take."""
     if len(given.plugin) <= SENTENCE_CHARACTERS and len(given.reason) <= SENTENCE_CHARACTERS:
         return given
     plugin, reason = shortened(given.plugin, SENTENCE_CHARACTERS), shortened(given.reason, SENTENCE_CHARACTERS)
@@ -372,13 +373,14 @@ def _are_names(plugins: Mapping[str, int]) -> bool:
     return not plugins or (len(plugins) <= MOST_PLUGINS and max(map(len, plugins)) <= NAME_CHARACTERS)
 
 
-def _bounded_names(plugins: Iterable[str]) -> list[str]:
+def bounded_names(plugins: Iterable[str]) -> list[str]:
+    """The plugins whose names readers take."""
     # Plugins with too long a name are left out, because two cut names might be equal.
     return [name for name in plugins if len(name) <= NAME_CHARACTERS][:MOST_PLUGINS]
 
 
 def _bounded_candidate(given: Candidate) -> Candidate:
-    named = _bounded_names(given.scores)
+    named = bounded_names(given.scores)
     details = {name: shortened(given.details[name], SENTENCE_CHARACTERS) for name in named if name in given.details}
     return msgspec.structs.replace(given, scores={name: given.scores[name] for name in named}, details=details)
 

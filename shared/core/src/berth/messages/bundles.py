@@ -76,17 +76,17 @@ def as_member(pod: Pod) -> Pod:
 def bundled(pods: Sequence[Pod], numbers: Mapping[str, int]) -> Bundle:
     """The pods in their order; ``numbers``: by uid, the n of each one's attempt."""
     found: dict[bytes, int] = {}
-    shared: list[_Shared] = []
+    shared: list[_ClassSoFar] = []
     places: list[int] = []
     for pod in pods:
         common = _common(pod)
         place = found.setdefault(_encode(common), len(found))
         labels, annotations = pod.metadata.labels or {}, pod.metadata.annotations or {}
         if place == len(shared):
-            shared.append(_Shared(common, dict(labels), dict(annotations)))
+            shared.append(_ClassSoFar(common, dict(labels), dict(annotations)))
         else:
             known = shared[place]
-            shared[place] = _Shared(
+            shared[place] = _ClassSoFar(
                 known.pod, _intersection(known.labels, labels), _intersection(known.annotations, annotations)
             )
         places.append(place)
@@ -94,7 +94,7 @@ def bundled(pods: Sequence[Pod], numbers: Mapping[str, int]) -> Bundle:
     return Bundle(classes=[each.whole() for each in shared], members=members)
 
 
-class _Shared(NamedTuple):
+class _ClassSoFar(NamedTuple):
     """A class, and what all of its members so far have."""
 
     pod: Pod
@@ -127,7 +127,7 @@ def _common(pod: Pod) -> Pod:
     return Pod(metadata=metadata, spec=spec, status=PodStatus(phase=pod.status.phase))
 
 
-def _member(pod: Pod, place: int, shared: _Shared, number: int) -> BundledMember:
+def _member(pod: Pod, place: int, shared: _ClassSoFar, number: int) -> BundledMember:
     metadata, trimmed = pod.metadata, as_member(pod)
     own = OwnParts(volumes=trimmed.spec.volumes, resource_claims=pod.spec.resource_claims, status=trimmed.status)
     return BundledMember(

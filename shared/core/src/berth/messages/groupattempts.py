@@ -1,0 +1,183 @@
+"""PENDING and RANKED of a group: schema 2, which readers of pods' messages refuse and leave to newer ones (ADR 72).
+
+Their subject has the group's name behind ``~`` in place of a pod's, and ``~~`` for a group of ``scheduling.k8s.io``: no
+pod's name has one.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Annotated, Any, Final, TypeVar
+
+import msgspec
+
+from berth.api.meta import Name
+from berth.api.podgroups import MOST_MEMBERS, Dialect, GroupKey, PodGroup
+from berth.decoding import decode_json
+from berth.errors import DecodeError
+from berth.messages.attempts import (
+    MESSAGE_CHARACTERS,
+    MOST_REJECTIONS,
+    AttemptText,
+    Count,
+    Message,
+    Positions,
+    Received,
+    Text,
+    Time,
+    UnknownSchemaError,
+    bounded_names,
+    bounded_rejection,
+    check_names,
+    encode,
+    shortened,
+)
+from berth.messages.bundles import Bundle
+from berth.messages.groups import ClassPlan, GroupPlan
+from berth.messages.subjects import Attempt
+
+# The schema of messages about groups.
+GROUP_SCHEMA: Final = 2
+# Bytes of a message. 1,000 pods of a Job take 250,000 in PENDING.
+MOST_GROUP_BYTES: Final = 512 * 1024
+
+# What a message that is too large leaves out of each class, the least first.
+_LEFT_OUT: Final[tuple[dict[str, Any], ...]] = ({}, {"scores": {}}, {"scores": {}, "alternates": []})
+
+_PREFIXES: Final = {Dialect.COSCHEDULING: "~", Dialect.UPSTREAM: "~~"}
+
+
+def _schema() -> int:
+    return GROUP_SCHEMA
+
+
+class GroupMessage(Message, frozen=True, kw_only=True):
+    """What PENDING and RANKED of a group share.
+
+    ``attempt`` is the group's, by the PodGroup's uid; members have their own in ``bundle``. ``need``: how many must be
+    placed together. ``failures``: the group's attempts in a row that ended in back-off.
+    """
+
+    schema: int = msgspec.field(default_factory=_schema)
+    attempt: AttemptText
+    profile: Name
+    group: PodGroup
+    bundle: Bundle
+    need: Count
+    failures: Count = 0
+
+
+class GroupPending(GroupMessage, frozen=True, kw_only=True):
+    """PENDING: plan this group. ``bound``: uids of bound members. Otherwise as of a pod."""
+
+    bound: Annotated[list[Name], msgspec.Meta(max_length=MOST_MEMBERS)] = msgspec.field(default_factory=list)
+    after: Positions = Positions()
+    error: Text = ""
+    suspect: bool = False
+
+
+class GroupRanked(GroupMessage, frozen=True, kw_only=True):
+    """RANKED: the plan, or why there is none. ``seconds``: what it took, which sets the group's back-off.
+
+    ``behind`` and ``proposals_counted`` as of a pod.
+    """
+
+    plan: GroupPlan
+    scorer: Name = ""
+    asked_at: Time | None = None
+    positions: Positions = Positions()
+    received: Received = Received()
+    view_age_seconds: float | None = None
+    seconds: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 0
+    behind: bool = False
+    proposals_counted: bool = False
+
+
+G = TypeVar("G", GroupPending, GroupRanked)
+
+
+def within_bounds(message: GroupRanked, most: int = MOST_GROUP_BYTES) -> GroupRanked:
+    """The message cut to its readers' limits: texts, then points, then alternates. Members are never left out."""
+    plan = message.plan
+    classes = [_bounded(each) for each in plan.classes]
+    texts = {name: shortened(getattr(plan, name), MESSAGE_CHARACTERS) for name in ("message", "note", "error")}
+    for left_out in _LEFT_OUT:
+        smaller = [msgspec.structs.replace(each, **left_out) for each in classes]
+        bounded = msgspec.structs.replace(plan, classes=smaller, **texts)
+        message = msgspec.structs.replace(message, plan=bounded)
+        if len(encode(message)) <= most:
+            break
+    return message
+
+
+def _bounded(given: ClassPlan) -> ClassPlan:
+    rejections = [bounded_rejection(each) for each in given.rejections[:MOST_REJECTIONS]]
+    scores = {name: given.scores[name] for name in bounded_names(given.scores)}
+    return msgspec.structs.replace(given, rejections=rejections, scores=scores)
+
+
+def subject_name(key: GroupKey) -> str:
+    """The group's name in a subject, in place of a pod's."""
+    return f"{_PREFIXES[key.dialect]}{key.name}"
+
+
+def group_named(namespace: str, name: str) -> GroupKey | None:
+    """The group of a subject's last part; None for a pod's."""
+    for dialect in (Dialect.UPSTREAM, Dialect.COSCHEDULING):
+        prefix = _PREFIXES[dialect]
+        if name.startswith(prefix):
+            return GroupKey(dialect, namespace, name.removeprefix(prefix))
+    return None
+
+
+def decode_group(data: bytes, kind: type[G]) -> G:
+    """Decode and check a message about a group.
+
+    Raises:
+        UnknownSchemaError: another schema.
+        DecodeError: malformed, or its parts do not fit together.
+    """
+    what = f"a message about a group of {len(data)} bytes"
+    message: G = decode_json(_decoder(kind), data, what)
+    if message.schema != GROUP_SCHEMA:
+        raise UnknownSchemaError(f"decoding {what}: want schema {GROUP_SCHEMA}, got {message.schema}")
+    _check(message)
+    return message
+
+
+@cache
+def _decoder(kind: type[Any]) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(kind)
+
+
+def _check(message: GroupPending | GroupRanked) -> None:
+    group, bundle = message.group, message.bundle
+    attempt = Attempt.parse(message.attempt)
+    if not attempt.uid or attempt.uid != group.uid:
+        raise _unfit(f"want an attempt of group {group.uid!r:.80}, got {message.attempt!r:.80}")
+    uids = {member.uid for member in bundle.members}
+    if len(uids) != len(bundle.members):
+        raise _unfit("want each member once")
+    if any(member.of_class >= len(bundle.classes) for member in bundle.members):
+        raise _unfit(f"want members of {len(bundle.classes)} classes")
+    for pod in bundle.pods():
+        check_names(pod.metadata)
+        if pod.metadata.namespace != group.namespace:
+            raise _unfit(f"want members in namespace {group.namespace!r:.80}, got {pod.metadata.namespace!r:.80}")
+    if isinstance(message, GroupRanked):
+        _check_plan(message.plan, uids)
+
+
+def _check_plan(plan: GroupPlan, uids: set[str]) -> None:
+    planned = [member.uid for member in plan.members]
+    if len(set(planned)) != len(planned) or not uids.issuperset(planned):
+        raise _unfit("want a plan of members, each once")
+    nodes, classes = len(plan.nodes), len(plan.classes)
+    if any(member.node >= nodes or member.of_class >= classes for member in plan.members):
+        raise _unfit(f"want a plan on {nodes} nodes for {classes} classes")
+    if any(alternate.node >= nodes for of_class in plan.classes for alternate in of_class.alternates):
+        raise _unfit(f"want alternates on {nodes} nodes")
+
+
+def _unfit(want: str) -> DecodeError:
+    return DecodeError(f"decoding a message about a group: {want}")
