@@ -52,6 +52,7 @@ def plan(
     devices are planned in one piece, because a copy has no assumed devices. Raises no exception.
     """
     workspace = Workspace(snapshot, profile, question.attempt)
+    workspace.begin(question.members)
     planner = Planner(question, workspace)
     may_detach = not any(snapshot.traits_of(pod) & _CLAIMING for pod in question.members)
     try:
@@ -62,7 +63,7 @@ def plan(
     except MemberError as error:
         return planner.failed(str(error))
     finally:
-        workspace.undo()
+        workspace.end()
     return planner.result
 
 

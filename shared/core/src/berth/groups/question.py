@@ -23,7 +23,7 @@ from berth.messages.subjects import Attempt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupQuestion:
-    """``members``: pending pods of one profile, none of them placed. ``need``: how many must have a place, 1 or more.
+    """``members``: pending pods of one profile. ``need``: how many must have a place, 1 or more.
 
     ``bound``: uids of bound members. ``attempt`` is the group's. ``extensions``: the extenders' answers about one
     member of each class that they were asked about, by its uid.

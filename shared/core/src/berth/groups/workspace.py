@@ -8,7 +8,7 @@ are ranked one by one, by the ordinary cycle.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -19,6 +19,7 @@ from berth.api.pod import Pod
 from berth.cluster.columns import hash_of
 from berth.cluster.devices.ledger import DeviceLedger
 from berth.cluster.nodes import Amount, AnotherPod, Mask, Nodes, NodesWithAnother, RowIndex
+from berth.cluster.pods import PlacedPod
 from berth.cluster.snapshot import Snapshot
 from berth.errors import BerthError
 from berth.framework.cycle import RankOptions, rank, unreadable
@@ -63,7 +64,7 @@ class PlacedMember:
 
 @dataclass(slots=True)
 class Workspace:
-    """None of the members is placed at the start, and none at the end.
+    """Members are placed as if none of them were there before. At the end all are where they were.
 
     ``snapshot`` is somebody else's until ``detach``, after which they may change it.
     """
@@ -73,6 +74,21 @@ class Workspace:
     attempt: Attempt  # of the group: orders equally good nodes
     placed: list[PlacedMember] = field(default_factory=list)
     is_detached: bool = False
+    _before: list[tuple[PlacedPod, str]] = field(default_factory=list)  # members that were placed at the start
+
+    def begin(self, members: Iterable[Pod]) -> None:
+        """Take off the members that are placed: bound ones of which the message does not know."""
+        for pod in members:
+            placed, node = self.snapshot.placed(pod.uid), self.snapshot.node_of(pod.uid)
+            if placed is not None and node is not None:
+                self._before.append((placed, node))
+                self.snapshot.remove_pod(pod.uid)
+
+    def end(self) -> None:
+        """Leave the Snapshot as it was."""
+        self.undo()
+        if not self.is_detached:
+            self._restore(self.snapshot)
 
     def place(self, pod: Pod, node: str, devices: Allocations | None = None) -> None:
         self.snapshot.place(pod, node)
@@ -92,6 +108,12 @@ class Workspace:
         original, self.snapshot, self.is_detached = self.snapshot, self.snapshot.copied(), True
         for each in reversed(self.placed):
             original.remove_pod(each.pod.uid)
+        self._restore(original)
+
+    def _restore(self, snapshot: Snapshot) -> None:
+        for placed, node in self._before:
+            snapshot.place(placed.pod, node, bound_at=placed.bound_at)
+        self._before.clear()
 
     def _take_off(self, placement: PlacedMember) -> None:
         self.snapshot.remove_pod(placement.pod.uid)

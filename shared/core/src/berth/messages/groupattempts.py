@@ -22,6 +22,8 @@ from berth.messages.attempts import (
     Count,
     Message,
     Positions,
+    RankedNode,
+    RankedSummary,
     Received,
     Text,
     Time,
@@ -91,6 +93,22 @@ class GroupRanked(GroupMessage, frozen=True, kw_only=True):
     seconds: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 0
     behind: bool = False
     proposals_counted: bool = False
+
+    def rankings(self) -> list[RankedSummary]:
+        """Each member's part, as scorers read rankings of pods; without a node for members that have no place."""
+        term, plan = Attempt.parse(self.attempt).term, self.plan
+        nodes = {member.uid: plan.nodes[member.node] for member in plan.members}
+        return [
+            RankedSummary(
+                config=self.config,
+                attempt=str(attempt),
+                pod=pod,
+                candidates=[RankedNode(node=nodes[pod.uid])] if pod.uid in nodes else [],
+                devices=plan.devices.get(pod.uid, {}),
+                proposals_counted=self.proposals_counted,
+            )
+            for pod, attempt in zip(self.bundle.pods(), self.bundle.attempts(term), strict=True)
+        ]
 
 
 G = TypeVar("G", GroupPending, GroupRanked)

@@ -1,0 +1,99 @@
+"""From PENDING to RANKED of a group: a plan on the view, whose members count as proposals from then on (ADR 72)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+
+from berth.framework.extending import Extension
+from berth.framework.profile import Profile
+from berth.groups.planner import plan
+from berth.groups.question import GroupQuestion
+from berth.messages.groupattempts import GroupPending, GroupRanked, within_bounds
+from berth.messages.groups import GroupPlan
+from berth.messages.subjects import Attempt
+from berth.ranking.view import View
+
+Answering = Generator[None, None, GroupRanked]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRanker:
+    """Plans groups with the profiles of one configuration. ``clock``: monotonic seconds."""
+
+    profiles: Mapping[str, Profile]
+    config: str
+    identity: str
+    clock: Callable[[], float]
+
+    def answer(
+        self,
+        pending: GroupPending,
+        view: View,
+        extensions: Mapping[str, Extension] | None = None,
+        *,
+        may_continue: Callable[[], bool] = lambda: True,
+    ) -> Answering:
+        """Plan a group of a known profile. Yields when ``may_continue`` says that its time is over.
+
+        Meanwhile the view may change: the plan, and the positions in the answer, are those of the start.
+        """
+        begun, pods = self.clock(), pending.bundle.pods()
+        for pod in pods:
+            view.proposals.withdraw(pod.uid)
+        positions, received, age = view.positions, view.take_received(), view.age_seconds()
+        question = GroupQuestion(
+            group=pending.group,
+            attempt=Attempt.parse(pending.attempt),
+            members=pods,
+            need=pending.need,
+            bound=pending.bound,
+            extensions=extensions or {},
+        )
+        found, is_behind, is_counted = GroupPlan(need=pending.need, error=pending.error), False, False
+        if not pending.error:
+            profile = self.profiles[pending.profile]
+            found = yield from plan(question, view.snapshot, profile, may_continue=may_continue)
+            if not found.is_found and not found.error:
+                is_behind = not positions.covers(pending.after)
+                if not is_behind:
+                    is_counted = yield from self._fits_without_proposals(question, profile, view, may_continue)
+        message = within_bounds(
+            GroupRanked(
+                config=self.config,
+                attempt=pending.attempt,
+                profile=pending.profile,
+                group=pending.group,
+                bundle=pending.bundle,
+                need=pending.need,
+                failures=pending.failures,
+                plan=found,
+                scorer=self.identity,
+                positions=positions,
+                received=received,
+                view_age_seconds=age,
+                seconds=max(0.0, self.clock() - begun),
+                behind=is_behind,
+                proposals_counted=is_counted,
+            )
+        )
+        count_group(message, view, self.clock())
+        return message
+
+    def _fits_without_proposals(
+        self, question: GroupQuestion, profile: Profile, view: View, may_continue: Callable[[], bool]
+    ) -> Generator[None, None, bool]:
+        """Whether only proposals keep the group out: the binder may place them elsewhere, and no event would say so."""
+        if not any(view.proposals.uncertain()) and not len(view.proposals.nominations):
+            return False
+        with view.without_proposals(bound=True):
+            without = view.snapshot.copied()
+        found = yield from plan(question, without, profile, may_continue=may_continue)
+        return found.is_found
+
+
+def count_group(message: GroupRanked, view: View, now: float, size: int = 0) -> list[str]:
+    """Count a ranking of this scorer or a peer: each member on its node. Returns uids whose proposals end for it."""
+    rankings = message.rankings()
+    share = size // max(1, len(rankings))
+    return [uid for each in rankings for uid in view.proposals.ranked(each, now, share)]

@@ -1,0 +1,164 @@
+"""What a scorer answers about a group, and how its plan counts in views."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from itertools import count
+from typing import Any
+
+import msgspec
+
+from berth.api.pod import Pod
+from berth.bus.interface import Entry
+from berth.messages.attempts import DecisionSummary, MirrorEntry, Outcome, Positions, encode_entry
+from berth.messages.bundles import bundled
+from berth.messages.groupattempts import GroupPending, GroupRanked
+from berth.messages.subjects import Term
+from berth.ranking.groupranker import GroupRanker, count_group
+from berth.ranking.view import View
+from harness.builders.groups import RACK, a_group, members
+from harness.builders.objects import a_node, a_pod
+from harness.builders.profiles import default_profile
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+PROFILES = {"berth": default_profile()}
+
+
+def a_view(*nodes: str, cpu: int = 4) -> View:
+    view = View()
+    for sequence, name in enumerate(nodes, 1):
+        labels = {RACK: name[0], "kubernetes.io/hostname": name}
+        apply(view, f"node.{name}", a_node(name, cpu=str(cpu), labels=labels), sequence)
+    return view
+
+
+def apply(view: View, key: str, thing: object, sequence: int = 1) -> None:
+    entry = MirrorEntry(term=Term(1), object=msgspec.Raw(msgspec.json.encode(thing)))
+    assert view.apply_mirror([Entry(key=key, data=encode_entry(entry), sequence=sequence, time=NOW)], sequence) == []
+
+
+def asked(name: str, amount: int, **changes: Any) -> GroupPending:
+    pods = members(amount, name, cpu="1")
+    values = {
+        "attempt": f"uid-{name}.2.1",
+        "profile": "berth",
+        "group": a_group(name, minimum=amount),
+        "bundle": bundled(pods, dict.fromkeys((pod.uid for pod in pods), 4)),
+        "need": amount,
+    }
+    return GroupPending(**{**values, **changes})
+
+
+def answer(pending: GroupPending, view: View, **options: Any) -> GroupRanked:
+    ticks = count()
+    ranker = GroupRanker(profiles=PROFILES, config="c", identity="scorer-1", clock=lambda: next(ticks) / 4)
+    return result_of(ranker.answer(pending, view, **options))
+
+
+def result_of(answering: Iterable[None]) -> GroupRanked:
+    iterator = iter(answering)
+    while True:
+        try:
+            next(iterator)
+        except StopIteration as end:
+            found: GroupRanked = end.value
+            return found
+
+
+def decided(view: View, pod: Pod, outcome: Outcome, node: str = "") -> None:
+    decision = DecisionSummary(
+        attempt=f"{pod.uid}.2.4",
+        profile="berth",
+        epoch=1,
+        outcome=outcome,
+        uid=pod.uid,
+        node=node,
+    )
+    view.proposals.decided(decision, NOW, 0.0)
+
+
+def test_a_plan_says_where_it_was_made_and_what_it_took():
+    view = a_view("a0", "a1")
+    ranked = answer(asked("gang", 8), view)
+    assert (ranked.plan.is_found, ranked.need, ranked.scorer, ranked.seconds) == (True, 8, "scorer-1", 0.25)
+    assert ranked.positions == Positions(cluster=2)
+
+
+def test_members_count_as_proposals_so_that_the_next_group_goes_elsewhere():
+    view = a_view("a0", "a1", "b0")
+    first = answer(asked("one", 8), view)
+    second = answer(asked("two", 4), view)
+    taken = {first.plan.nodes[member.node] for member in first.plan.members}
+    assert len(view.proposals) == 12
+    third = answer(asked("three", 1), view)
+    assert (second.plan.is_found, third.plan.is_found, third.proposals_counted) == (True, False, True)
+    assert len(taken) >= 2
+
+
+def test_a_peers_plan_counts_in_the_same_way():
+    one, other = a_view("a0", "a1"), a_view("a0", "a1")
+    ranked = answer(asked("gang", 8), one)
+    assert count_group(ranked, other, 0.0) == []
+    assert sorted((each.pod.uid, each.node) for each in other.proposals) == sorted(
+        (each.pod.uid, each.node) for each in one.proposals
+    )
+
+
+def test_what_no_proposal_keeps_out_is_unschedulable():
+    view = a_view("a0")
+    apply(view, "pod.uid-full", a_pod("full", cpu="4", node="a0"), 5)
+    ranked = answer(asked("gang", 2), view)
+    assert (ranked.plan.is_found, ranked.proposals_counted, ranked.behind) == (False, False, False)
+
+
+def test_a_rejection_on_a_view_that_is_behind_says_so():
+    ranked = answer(asked("gang", 9, after=Positions(cluster=99)), a_view("a0"))
+    assert (ranked.plan.is_found, ranked.behind) == (False, True)
+    assert answer(asked("gang", 4, after=Positions(cluster=99)), a_view("a0")).plan.is_found
+
+
+def test_a_proposal_ends_with_its_members_decision_and_moves_with_it():
+    view = a_view("a0", "a1")
+    pods = members(2, "gang", cpu="1")
+    answer(asked("gang", 2), view)
+    decided(view, pods[0], Outcome.CONFLICT)
+    decided(view, pods[1], Outcome.BOUND, "a1")
+    assert [(each.pod.uid, each.node) for each in view.proposals] == [(pods[1].uid, "a1")]
+
+
+def test_the_next_attempt_replaces_all_of_the_former_ones_proposals():
+    view = a_view("a0", "a1")
+    answer(asked("gang", 8), view)
+    again = answer(asked("gang", 8, attempt="uid-gang.2.2"), view)
+    assert (again.plan.is_found, len(view.proposals)) == (True, 8)
+    apply(view, "pod.uid-full", a_pod("full", cpu="4", node="a0"), 9)
+    failed = answer(asked("gang", 8, attempt="uid-gang.2.3"), view)
+    assert (failed.plan.is_found, len(view.proposals)) == (False, 0)
+
+
+def test_a_member_that_the_view_shows_bound_stays_where_it_is():
+    view = a_view("a0", "a1")
+    apply(view, "pod.uid-gang000", a_pod("gang000", cpu="1", node="a1"), 9)
+    for paused in (True, False):
+        ranked = answer(asked("gang", 2), view, may_continue=lambda paused=paused: not paused)
+        assert ranked.plan.is_found
+        assert view.snapshot.node_of("uid-gang000") == "a1"
+        assert view.snapshot.pod_count == 2
+
+
+def test_an_error_is_passed_on():
+    ranked = answer(asked("gang", 2, error="too many"), a_view("a0"))
+    assert (ranked.plan.error, len(ranked.plan.members)) == ("too many", 0)
+
+
+def test_the_view_may_change_while_a_plan_pauses():
+    view, ticks = a_view("a0", "a1"), count()
+    ranker = GroupRanker(profiles=PROFILES, config="c", identity="s", clock=lambda: next(ticks) / 4)
+    answering = ranker.answer(asked("gang", 8), view, may_continue=lambda: False)
+    next(answering)
+    assert len(view.proposals) == 0
+    apply(view, "pod.uid-late", a_pod("late", cpu="4", node="a0"), 9)
+    ranked = result_of(answering)
+    assert (ranked.plan.is_found, ranked.positions.cluster) == (True, 2)
+    assert view.snapshot.pods_on("a0") == 5
