@@ -38,7 +38,7 @@ from berth.framework.status import SUCCESS, CycleState, Status
 from berth.groups.planner import plan, plan_at_once
 from berth.messages.groups import GroupPlan
 from harness.builders.groups import RACK, a_question, apart, members, nodes_of, racks, together
-from harness.builders.objects import a_node, a_pod
+from harness.builders.objects import a_container, a_node, a_pod
 from harness.builders.profiles import default_profile, profile_of
 
 PROFILE = default_profile()
@@ -338,6 +338,21 @@ def test_a_plan_goes_on_with_a_copy_while_others_change_the_snapshot():
         pauses += 1
     assert pauses > 5
     assert found == expected
+
+
+def test_a_gang_that_needs_gpus_of_nodes_pauses_as_any_other():
+    snapshot = snapshot_of(a_node("n1", **{"example.com/gpu": "4"}), a_node("n2", **{"example.com/gpu": "4"}))
+    pods = [a_pod(f"m{n}", containers=[a_container(**{"example.com/gpu": "1"})]) for n in range(8)]
+    planning = plan(a_question(pods), snapshot, PROFILE, may_continue=lambda: False)
+    next(planning)
+    assert snapshot.pod_count == 0
+    found = plan_at_once(a_question(pods), snapshot, PROFILE)
+    assert Counter(nodes_of(found).values()) == {"n1": 4, "n2": 4}
+
+
+def test_a_preferred_rack_is_no_part_of_why_there_is_no_plan():
+    found = plan_at_once(a_question(members(9, cpu="1"), rack="preferred"), racks([0], [0]), PROFILE)
+    assert found.message.startswith("8 of 9 have a place; ")
 
 
 def test_members_with_claims_get_devices_of_their_own_and_none_is_left_assumed():

@@ -46,7 +46,7 @@ class DomainChoice:
 
     ``outside``: rows for members that have no place in a preferred domain; None if it is required. ``note``: of bound
     members that are elsewhere. ``shortage``: the minResources that no domain has free. ``is_impossible``: bounds rule
-    out every domain. ``count``: how many there are.
+    out every domain.
     """
 
     key: str
@@ -56,7 +56,6 @@ class DomainChoice:
     outside: Mask | None = None
     note: str = ""
     shortage: str = ""
-    count: int = 1
 
 
 def domains_of(question: GroupQuestion, classes: Sequence[GroupClass], snapshot: Snapshot) -> DomainChoice:
@@ -137,7 +136,6 @@ def _preferred(  # noqa: PLR0913, PLR0917 - the parts of one choice
         is_impossible=impossible,
         outside=outside,
         shortage=everywhere.shortage_in(0),
-        count=len(there),
     )
 
 
@@ -171,7 +169,6 @@ def _required(  # noqa: PLR0913, PLR0917 - the parts of one choice
         is_impossible=not left,
         note=note,
         shortage=bounds.shortage_in(large[0]) if large and not left else "",
-        count=len(there),
     )
 
 

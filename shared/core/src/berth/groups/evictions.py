@@ -18,7 +18,7 @@ from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import check
 from berth.framework.profile import Profile
 from berth.groups.planner import Planner
-from berth.groups.question import GroupQuestion
+from berth.groups.question import GroupQuestion, claims_devices
 from berth.groups.workspace import MemberError, Workspace
 from berth.messages.attempts import MOST_VICTIMS
 from berth.messages.groups import GroupPlan
@@ -52,12 +52,13 @@ class GroupEvictions:
     victims: tuple[Pod, ...]
 
 
-def may_preempt(question: GroupQuestion) -> bool:
-    """Whether pods may be evicted for the group: not for a member with Never, and not for one domain."""
+def may_preempt(question: GroupQuestion, snapshot: Snapshot) -> bool:
+    """Whether pods may be evicted for the group: not for a member with Never, one domain, or devices."""
     topology = question.group.topology
     return (
         question.group.may_preempt
         and (topology is None or not topology.required)
+        and not claims_devices(question, snapshot)
         and all(pod.spec.preemption_policy != PREEMPT_NEVER for pod in question.members)
     )
 
@@ -76,7 +77,7 @@ def plan_evictions(  # noqa: PLR0913 - the question, the cluster, and the clock
     ``priority`` is the group's; ``groups`` are those of placed pods. Yields when ``may_continue`` says that its time
     is over. Raises no exception.
     """
-    if not may_preempt(question):
+    if not may_preempt(question, snapshot):
         return None
     dry_run = _DryRun(question, snapshot.copied(), profile, priority, groups)
     try:

@@ -16,14 +16,13 @@ import numpy as np
 from berth.api.pod import Pod
 from berth.api.podgroups import MOST_MEMBERS, too_many_members
 from berth.cluster.nodes import Mask
-from berth.cluster.pods import Trait
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import RankOptions, rank
 from berth.framework.extending import Extension
 from berth.framework.profile import Profile
 from berth.framework.status import NO_NODES, Diagnosis
 from berth.groups.domains import Domain, DomainChoice, domains_of
-from berth.groups.question import GroupClass, GroupQuestion, classes_of, measured
+from berth.groups.question import GroupClass, GroupQuestion, claims_devices, classes_of, measured
 from berth.groups.workspace import MemberError, Steps, Workspace
 from berth.messages.attempts import Candidate, Rejection
 from berth.messages.groups import (
@@ -37,8 +36,6 @@ from berth.messages.groups import (
 
 # Cycles of a plan. 2,000 members in four orders, which take two seconds at 5,000 nodes.
 MOST_STEPS: Final = 8000
-
-_CLAIMING: Final = int(Trait.RESOURCE_CLAIMS | Trait.EXTENDED_RESOURCES)
 
 Planning = Generator[None, None, GroupPlan]
 
@@ -54,7 +51,7 @@ def plan(
     workspace = Workspace(snapshot, profile, question.attempt)
     workspace.begin(question.members)
     planner = Planner(question, workspace)
-    may_detach = not any(snapshot.traits_of(pod) & _CLAIMING for pod in question.members)
+    may_detach = not claims_devices(question, snapshot)
     try:
         for _ in planner.run():
             if may_detach and not may_continue():
@@ -80,7 +77,7 @@ def plan_at_once(question: GroupQuestion, snapshot: Snapshot, profile: Profile) 
 
 @dataclass(slots=True)
 class _Attempt:
-    """One order in one domain. ``places``: by class, its members' nodes in the order in which they were placed."""
+    """One order in one domain. ``placed``: by class, how many members have a place."""
 
     domain: Domain
     order: Sequence[GroupClass]
@@ -286,7 +283,8 @@ class Planner:
         if best is None:
             message = f"no node has the label {domains.key}"
             return GroupPlan(need=question.need, message=message, topology_key=domains.key, is_impossible=True)
-        where = f" in the best domain, {domains.key} {best.domain.name}" if domains.key else ""
+        is_bounded = domains.key and domains.outside is None
+        where = f" in the best domain, {domains.key} {best.domain.name}" if is_bounded else ""
         parts = [f"{best.count} of {question.need} have a place{where}"]
         for each, pod in best.missing.items():
             count = len(each.pods) - best.placed[each]

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 
+from berth.api.devices import DeviceClass
 from berth.api.pod import Pod, priority_of
 from berth.api.podgroups import PodGroup
 from berth.api.resources import Amounts
 from berth.api.selectors import AffinityTermKind
 from berth.cluster.nodes import Amount, Mask
-from berth.cluster.pods import EquivalenceClass, has_source
+from berth.cluster.pods import EquivalenceClass, Trait, has_source
 from berth.cluster.snapshot import Snapshot
 from berth.cluster.topologycounts import label_items
 from berth.framework.extending import Extension
 from berth.framework.profile import Profile
 from berth.groups.workspace import Workspace
 from berth.messages.subjects import Attempt
+
+_CLAIMS: Final = int(Trait.RESOURCE_CLAIMS)
+_EXTENDED: Final = int(Trait.EXTENDED_RESOURCES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +78,12 @@ def classes_of(question: GroupQuestion, snapshot: Snapshot) -> list[list[Pod]]:
     for pod in sorted(question.members, key=_before):
         found.setdefault(snapshot.class_of(pod), []).append(pod)
     return list(found.values())
+
+
+def claims_devices(question: GroupQuestion, snapshot: Snapshot) -> bool:
+    """Whether some member gets devices, by claims or by an extended resource that a DeviceClass may serve."""
+    claiming = _CLAIMS | (_EXTENDED if len(snapshot.objects(DeviceClass)) else 0)
+    return any(snapshot.traits_of(pod) & claiming for pod in question.members)
 
 
 def measured(number: int, pods: list[Pod], workspace: Workspace, extension: Extension | None) -> GroupClass:
