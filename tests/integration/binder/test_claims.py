@@ -98,7 +98,7 @@ async def test_a_claim_is_allocated_shared_and_given_back(devices, opaque):
     assert (await devices.writer.reserve(two, ReserveClaim(claim=name, allocation=None))).succeeded
     assert await devices.state("c") == (["gpu-0"], ["one", "two"])
     for pod, left in ((one, (["gpu-0"], ["two"])), (two, ([], []))):
-        assert (await devices.writer.release(pod, ReleaseClaim(claim=name, clears=True), voids=False)).succeeded
+        assert (await devices.writer.release(pod, ReleaseClaim(claim=name), voids=False)).succeeded
         assert await devices.state("c") == left
 
 
@@ -130,7 +130,7 @@ async def test_another_clients_odd_allocation_is_shared_and_left(devices):
     assert written.succeeded, written.body
     assert (await devices.writer.reserve(pod, ReserveClaim(claim=name, allocation=None))).succeeded
     assert await devices.state("c") == (["gpu-1"], ["x", "one"])
-    assert (await devices.writer.release(pod, ReleaseClaim(claim=name, clears=False), voids=False)).succeeded
+    assert (await devices.writer.release(pod, ReleaseClaim(claim=name), voids=False)).succeeded
     assert await devices.state("c") == (["gpu-1"], ["x"])
 
 
@@ -160,7 +160,7 @@ async def test_a_claim_made_anew_is_a_conflict_and_needs_no_release(devices):
     answer = await devices.writer.reserve(pod, ReserveClaim(claim=name, allocation=allocation("gpu-0")))
     assert answer.status == HTTPStatus.CONFLICT
     await devices.writer.reserve(pod, ReserveClaim(claim=other, allocation=allocation("gpu-0")))
-    await devices.writer.release(pod, ReleaseClaim(claim=name, clears=True), voids=True)
+    await devices.writer.release(pod, ReleaseClaim(claim=name), voids=True)
     assert await devices.state("c") == (["gpu-0"], ["one"])
 
 
@@ -177,7 +177,7 @@ async def test_a_fenced_claim_takes_no_earlier_write(devices, opaque):
 async def test_a_release_voids_a_write_without_an_answer(devices):
     name, pod = await devices.claim("c"), await devices.pod("one")
     before = await devices.shown("c")
-    assert (await devices.writer.release(pod, ReleaseClaim(claim=name, clears=True), voids=True)).succeeded
+    assert (await devices.writer.release(pod, ReleaseClaim(claim=name), voids=True)).succeeded
     late = await allocate(devices.cluster.client, before, allocation("gpu-0"), pod, datetime.now(UTC))
     assert late.status == HTTPStatus.CONFLICT
 
@@ -186,7 +186,7 @@ async def test_a_release_voids_a_reservation_without_an_answer_of_a_claim_that_o
     name, one, two = await devices.claim("c"), await devices.pod("one"), await devices.pod("two")
     await devices.writer.reserve(two, ReserveClaim(claim=name, allocation=allocation("gpu-0")))
     before = await devices.shown("c")
-    assert (await devices.writer.release(one, ReleaseClaim(claim=name, clears=True), voids=True)).succeeded
+    assert (await devices.writer.release(one, ReleaseClaim(claim=name), voids=True)).succeeded
     assert (await reserve(devices.cluster.client, before, one)).status == HTTPStatus.CONFLICT
     assert await devices.state("c") == (["gpu-0"], ["two"])
 
@@ -205,14 +205,16 @@ async def test_many_pods_reserve_one_claim_at_once(devices, monkeypatch):
     assert devices.requests == 21  # the finalizer, and one for each pod
 
 
-async def test_an_idle_allocation_is_freed_and_kept_by_a_release(devices):
-    name, pod = await devices.claim("c"), await devices.pod("one")
-    await devices.writer.reserve(pod, ReserveClaim(claim=name, allocation=allocation("gpu-0")))
-    await devices.writer.release(pod, ReleaseClaim(claim=name, clears=False), voids=False)
-    assert await devices.state("c") == (["gpu-0"], [])
-    await devices.writer.release(pod, ReleaseClaim(claim=name, clears=True), voids=False)
-    assert await devices.state("c") == (["gpu-0"], [])
-    await devices.writer.release(pod, FreeClaim(claim=name), voids=False)
+async def test_the_last_of_its_pods_takes_the_allocation_of_a_claim_back_whoever_made_it(devices):
+    """Kubernetes' controller frees a claim only when it takes the last reservation out itself."""
+    name, one, two = await devices.claim("c"), await devices.pod("one"), await devices.pod("two")
+    await devices.writer.reserve(one, ReserveClaim(claim=name, allocation=allocation("gpu-0")))
+    await devices.writer.reserve(two, ReserveClaim(claim=name, allocation=None))
+    await devices.writer.release(one, ReleaseClaim(claim=name), voids=False)
+    assert await devices.state("c") == (["gpu-0"], ["two"])
+    await devices.writer.release(one, FreeClaim(claim=name), voids=False)
+    assert await devices.state("c") == (["gpu-0"], ["two"])
+    await devices.writer.release(two, ReleaseClaim(claim=name), voids=False)
     assert await devices.state("c") == ([], [])
 
 
@@ -235,7 +237,7 @@ async def test_the_claim_for_extended_resources_is_made_once_and_deleted(devices
     status = msgspec.json.decode(reported.body)["status"]["extendedResourceClaimStatus"]
     assert (status["resourceClaimName"], status["requestMappings"][0]["requestName"]) == ("one-extended", "r")
     name = ClaimName(namespace=devices.namespace, name="one-extended", uid="")
-    answer = await devices.writer.release(pod, ReleaseClaim(claim=name, clears=True, is_deleted=True), voids=False)
+    answer = await devices.writer.release(pod, ReleaseClaim(claim=name, is_deleted=True), voids=False)
     assert answer.succeeded, answer.body
-    gone = await devices.writer.release(pod, ReleaseClaim(claim=name, clears=True, is_deleted=True), voids=False)
+    gone = await devices.writer.release(pod, ReleaseClaim(claim=name, is_deleted=True), voids=False)
     assert gone.status == HTTPStatus.NOT_FOUND

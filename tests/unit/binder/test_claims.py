@@ -157,7 +157,7 @@ def test_a_refused_binding_gives_the_devices_back_before_the_decision(world):
     world.allocated("a", world.writes(pod)[0].allocation, 7, pod)
     world.answer(pod, 422)
     (release,) = world.releases(pod)
-    assert release.requests == (ReleaseClaim(claim=name_of("a"), clears=True),)
+    assert release.requests == (ReleaseClaim(claim=name_of("a")),)
     assert world.outcomes == []
     world.take(ranked(other, "n1"))
     assert [str(each.outcome) for each in world.decisions] == ["conflict"], "they are in use until then"
@@ -203,7 +203,7 @@ def test_a_node_that_goes_takes_the_devices_back(world):
     world.take(ranked(pod, "n1", "n2"))
     world.observe(Deleted(kind="node", object=a_node("n1")))
     world.written(pod, version=7)
-    assert [each.requests for each in world.releases(pod)] == [(ReleaseClaim(claim=name_of("a"), clears=True),)]
+    assert [each.requests for each in world.releases(pod)] == [(ReleaseClaim(claim=name_of("a")),)]
     world.released(pod, version=9)
     assert (world.outcomes, world.owners("n1/gpu-0")) == (["conflict"], ())
 
@@ -340,7 +340,7 @@ def test_a_successor_goes_on_with_a_claim_that_is_reserved_for_the_pod(world):
     world.take(ranked(pod, "n2", "n1"))
     assert (world.writes(pod), world.posts) == ([], [("web", "n1")])
     world.answer(pod, 422)
-    assert [each.requests for each in world.releases(pod)] == [(ReleaseClaim(claim=name_of("a"), clears=True),)]
+    assert [each.requests for each in world.releases(pod)] == [(ReleaseClaim(claim=name_of("a")),)]
 
 
 def test_claims_that_keep_the_pod_out_are_freed_by_the_binders_own_cache(world):

@@ -572,14 +572,12 @@ class CreateClaim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseClaim:
-    """Take the pod's reservation of a ResourceClaim back.
+    """Take the pod's reservation of a ResourceClaim back, and the allocation with the last one.
 
-    ``clears``: the allocation too, unless other pods have reserved it. ``is_deleted``: delete the claim then, which the
-    pod controls; its uid may be unknown (empty).
+    ``is_deleted``: delete the claim then, which the pod controls; its uid may be unknown (empty).
     """
 
     claim: ClaimName
-    clears: bool
     is_deleted: bool = False
 
 
