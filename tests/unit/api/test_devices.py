@@ -60,11 +60,10 @@ def _decoded(kind: type[T], **body: object) -> T:
 
 def test_parameters_are_kept_as_they_came_and_equal_by_their_bytes():
     digits = b'{"parameters": {"k":0.12345678901234567890}}'
-    page = b'[%b, %b, {"parameters": {}}, {}]' % (digits, digits)
-    one, two, other, without = msgspec.json.decode(page, type=list[OpaqueConfiguration])
-    assert (one == two, one == other, one == without) == (True, False, False)
+    page = b'[%b, %b, {"parameters": {}}]' % (digits, digits)
+    one, two, other = msgspec.json.decode(page, type=list[OpaqueConfiguration])
+    assert (one == two, one == other) == (True, False)
     assert msgspec.json.encode(one) == b'{"parameters":{"k":0.12345678901234567890}}'
-    assert msgspec.json.encode(without) == b"{}"
 
 
 def test_equal_names_attributes_and_capacities_of_devices_are_kept_once():

@@ -12,7 +12,7 @@ from typing import Any, Final, overload
 
 import msgspec
 
-from berth.api.meta import NOT_KEPT, Int64, ObjectMeta, Trimmed
+from berth.api.meta import Int64, ObjectMeta, Trimmed
 from berth.api.pod import NodeSelector, Toleration
 
 # The controller frees a claim only while it has this finalizer, which its first allocation adds.
@@ -68,7 +68,7 @@ class OpaqueConfiguration(Trimmed, frozen=True, kw_only=True):
     """``parameters``: JSON as it came, because decoding loses digits of numbers; equal if its bytes are."""
 
     driver: str = ""
-    parameters: msgspec.Raw = NOT_KEPT
+    parameters: msgspec.Raw
 
     def __post_init__(self) -> None:
         # Not a part of the LIST in which it came, which would be kept as long.
