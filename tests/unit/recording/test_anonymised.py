@@ -51,7 +51,7 @@ from berth_cli.recording.file import Recorded, Source, Waiting, header, recorded
 from berth_cli.recording.mask import Mask, without_names
 from berth_cli.recording.replay import Replay, ReplayCounts
 from berth_watcher.queue.queuedpod import Stage
-from harness.builders.devices import device_of
+from harness.builders.devices import device_of, matches
 from harness.builders.objects import a_pod
 from harness.plugins.long_runs import often
 from harness.worlds.recorded_claims import RecordedClaims
@@ -469,7 +469,7 @@ def test_a_masked_selector_matches_the_same_masked_devices():
 
     def matching(of: ResourceSlice, expression: str) -> list[bool]:
         pool = [device_of(msgspec.to_builtins(one) | {"driver": of.spec.driver}) for one in of.spec.devices or ()]
-        return [compile_selector(expression).matches(one) for one in pool]
+        return [matches(compile_selector(expression), one) for one in pool]
 
     attributes = {
         "model": DeviceAttribute(string_value="A100-acme"),
