@@ -384,25 +384,25 @@ class SharedAttributes:
         self._known: dict[DeviceAttribute, DeviceAttribute] = {}
         self._capacities: dict[tuple[tuple[str, DeviceCapacity], ...], dict[str, DeviceCapacity]] = {}
 
-    def __call__(self, resource_slice: ResourceSlice) -> ResourceSlice:
-        spec = resource_slice.spec
-        if not spec.devices:
-            return resource_slice
+    def __call__(self, resource_slice: ResourceSlice) -> None:
+        """Replace parts of a new slice by equal ones, in place, because copies beside a LIST double its memory."""
+        devices = resource_slice.spec.devices
+        if not devices:
+            return
         tables: tuple[dict[Any, Any], ...] = (self._names, self._known, self._capacities)
         if sum(map(len, tables)) > _MOST_SHARED:
             for table in tables:
                 table.clear()
-        devices = [self._shared(device) for device in spec.devices]
-        return msgspec.structs.replace(resource_slice, spec=msgspec.structs.replace(spec, devices=devices))
+        for device in devices:
+            self._share(device)
 
-    def _shared(self, device: SliceDevice) -> SliceDevice:
-        known, attributes = self._known, device.attributes
-        return msgspec.structs.replace(
-            device,
-            name=self._names.setdefault(device.name, device.name),
-            attributes=attributes and {name: known.setdefault(each, each) for name, each in attributes.items()},
-            capacity=device.capacity and self._capacity(device.capacity),
-        )
+    def _share(self, device: SliceDevice) -> None:
+        msgspec.structs.force_setattr(device, "name", self._names.setdefault(device.name, device.name))
+        if attributes := device.attributes:
+            for name, each in attributes.items():
+                attributes[name] = self._known.setdefault(each, each)
+        if device.capacity:
+            msgspec.structs.force_setattr(device, "capacity", self._capacity(device.capacity))
 
     def _capacity(self, capacity: dict[str, DeviceCapacity]) -> dict[str, DeviceCapacity]:
         # Numbers of different types are equal, and policies have no hash.
