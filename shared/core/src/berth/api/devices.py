@@ -1,6 +1,6 @@
 """ResourceClaims, ResourceSlices and DeviceClasses (resource.k8s.io/v1), trimmed to the fields that scheduling reads.
 
-The parameters of a configuration belong to its driver: they are copied into allocations and never read.
+The parameters of a configuration belong to its driver: their bytes are copied into allocations and never read.
 """
 
 from __future__ import annotations
@@ -65,8 +65,22 @@ class ExpressionSelector(Trimmed, frozen=True, kw_only=True):
 
 
 class OpaqueConfiguration(Trimmed, frozen=True, kw_only=True):
+    """``parameters``: JSON as it came, because decoding loses digits of numbers; equal if its bytes are."""
+
     driver: str = ""
-    parameters: object = None
+    parameters: msgspec.Raw
+
+    def __post_init__(self) -> None:
+        # Not a part of the LIST in which it came, which would be kept as long.
+        msgspec.structs.force_setattr(self, "parameters", self.parameters.copy())
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, OpaqueConfiguration):
+            return NotImplemented
+        return self.driver == other.driver and bytes(self.parameters) == bytes(other.parameters)
+
+    def __hash__(self) -> int:
+        return hash((self.driver, bytes(self.parameters)))
 
 
 class DeviceToleration(Toleration, frozen=True, kw_only=True):

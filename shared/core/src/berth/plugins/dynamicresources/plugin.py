@@ -201,7 +201,7 @@ class DynamicResources(
                 continue
             if answers is not None:
                 rows = nodes.rows[mask]
-                answers.find(rows)
+                answers.find(rows, budget=claims.budget)
                 found = answers.codes[rows]
                 first = len(statuses)
                 if np.any(found != FITS):
@@ -280,7 +280,7 @@ class DynamicResources(
             answers, _ = claims.answers(pod, served)
             if answers is not None:
                 rows = nodes.rows[mask]
-                answers.find(rows)
+                answers.find(rows, budget=claims.budget)
                 scores[mask] += answers.points[rows].sum(axis=1)
         return scores
 
