@@ -269,6 +269,7 @@ class RemedySentence:
         text: a whole sentence, in place of ``before``, the nodes and ``after``.
         examples: the nodes that ``text`` names.
         amounts: for programs, the numbers in ``text``, in millicores and base units.
+        lacking: these nodes could not take the pod if they were empty: shown after nodes that could.
     """
 
     about: str
@@ -279,6 +280,7 @@ class RemedySentence:
     text: str = ""
     examples: Sequence[str] = ()
     amounts: Mapping[str, int] = field(default_factory=dict)
+    lacking: bool = False
 
 
 class RemedyPlugin(FilterPlugin):
