@@ -156,7 +156,7 @@ async def test_parameters_are_stored_as_they_came(devices, parameters):
     assert (await devices.stored("c")).count(parameters) == 2
     assert (await devices.writer.reserve(two, ReserveClaim(claim=name, allocation=None))).succeeded
     for pod, left in ((one, (["gpu-0"], ["two"])), (two, ([], []))):
-        assert (await devices.writer.release(pod, ReleaseClaim(claim=name, clears=True), voids=False)).succeeded
+        assert (await devices.writer.release(pod, ReleaseClaim(claim=name), voids=False)).succeeded
         assert await devices.state("c") == left
 
 
