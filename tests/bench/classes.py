@@ -19,7 +19,7 @@ import msgspec
 
 from bench.cycle import loaded_cluster, plain
 from berth.framework.equivalencecache import EquivalenceCache
-from berth.lifecycle.process import keep_freed_memory
+from berth.memory import keep_freed_memory
 
 ROUNDS = 600
 

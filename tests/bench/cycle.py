@@ -50,7 +50,7 @@ from berth.api.workloads import ReplicaSet, Service
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import Ranking, RankOptions, check, rank
 from berth.framework.profile import Profile, build_profiles
-from berth.lifecycle.process import keep_freed_memory
+from berth.memory import keep_freed_memory
 from berth.messages.subjects import Attempt, Term, Uid
 from berth.plugins.registry import BUILT_IN
 from berth.settings.settings import Numbers

@@ -46,7 +46,7 @@ from berth.cluster.devices.pools import DevicePools
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import rank
 from berth.framework.profile import Profile
-from berth.lifecycle.process import keep_freed_memory
+from berth.memory import keep_freed_memory
 from berth.messages.subjects import Attempt, Term, Uid
 from harness.builders.objects import a_node, a_pod
 from harness.builders.profiles import default_profile

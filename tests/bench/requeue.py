@@ -37,7 +37,7 @@ from berth.api.pod import Affinity, Container, Pod, PodAffinity, PodAffinityTerm
 from berth.framework.events import Action, ClusterEvent, Resource, node_update_actions
 from berth.framework.profile import Profile, build_profiles
 from berth.kube.listwatch import Listed, Upserted
-from berth.lifecycle.process import keep_freed_memory
+from berth.memory import keep_freed_memory
 from berth.messages.subjects import Term
 from berth.plugins.registry import BUILT_IN
 from berth_watcher.core import WatcherCore

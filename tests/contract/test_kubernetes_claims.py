@@ -49,6 +49,18 @@ async def test_a_new_claim_has_defaults_and_no_status(claims: Claims):
     assert made.body["status"] == {}
 
 
+async def test_a_status_that_is_put_without_the_rest_keeps_owners_and_labels(claims: Claims):
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": "web", "uid": "u1"}
+    kept = {"labels": {"a": "b"}, "annotations": {"c": "d"}, "finalizers": [FINALIZER], "ownerReferences": [owner]}
+    made = await claims.create(metadata={"name": "c", **kept})
+    assert made.code == 201, made.body
+    version = made.body["metadata"]["resourceVersion"]
+    body = {"metadata": {"name": "c", "resourceVersion": version}, "status": {"allocation": allocated()}}
+    answer = await claims.api.put(f"{claims.path}/c/status", body)
+    assert answer.code == 200, answer.body
+    assert {name: answer.body["metadata"].get(name) for name in kept} == kept
+
+
 async def test_a_spec_never_changes(claims: Claims):
     await claims.create()
     answer = await claims.patch(spec={"devices": {"requests": [{**REQUEST, "name": "other"}]}})

@@ -77,7 +77,10 @@ async def test_without_a_right_to_write_claims_their_pods_wait_until_it_comes(
 
             async def told(name: str = claiming, resource: str = resource) -> bool:
                 message = (await seen.condition(name)).get("message", "")
-                return f"berth-binder' may not patch {resource}: add to the ClusterRole: " in message
+                return any(
+                    f"berth-binder' may not {verb} {resource}: add to the ClusterRole: " in message
+                    for verb in ("patch", "update")
+                )
 
             await eventually(told, f"the pod to be told of {resource}")
             await seen.create([seen.pod(plain, cpu="10m")])

@@ -401,7 +401,11 @@ class WholeCycle:
         user = {"resource": "pods", "name": pod.metadata.name, "uid": pod.uid}
 
         def reserve(body: dict[str, Any]) -> None:
-            given = {} if request.allocation is None else {"allocation": msgspec.to_builtins(request.allocation)}
+            given = (
+                {}
+                if request.allocation is None
+                else {"allocation": msgspec.json.decode(msgspec.json.encode(request.allocation))}
+            )
             body["status"] = {**(body.get("status") or {}), **given, "reservedFor": [user]}
 
         self._write("resourceclaim", f"{request.claim.namespace}/{request.claim.name}", reserve)

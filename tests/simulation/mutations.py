@@ -686,16 +686,6 @@ LATE_CLAIMS: Final = replace(
     patient=1.0,
 )
 """Writes that land when their pods are gone, and somebody else has the devices."""
-SHARED_CLAIMS: Final = replace(
-    MANY_DEVICES,
-    acts=(10, 15),
-    kinds=("shared", "two claims", "two claims", "device"),
-    things=("add_three_pods", "delete_pod", "delete_pod", "finish_pod"),
-    faults=("API refuses writes", "API refuses writes", "API answers lost"),
-    binders=(1,),
-    meddling=(1.0,),
-)
-"""One pod of a claim gives up while another one cannot write."""
 CLAIMS_OF_FORMER_LEADERS: Final = replace(
     LATE_CLAIMS,
     faults=(CLAIMS_LOST, CLAIMS_LOST, CLAIMS_LATE),
@@ -771,18 +761,6 @@ TENANTS: Final = replace(ATTACKS, faults=("hostile tenant",), variants=("one",),
 
 def _devices_not_held() -> list[Replacement]:
     return [(ledger.DeviceLedger, "assume", lambda *_args: None)]
-
-
-def _held_until_shown() -> list[Replacement]:
-    """An allocation in flight ends with the first that the watch shows."""
-    show = ledger.DeviceLedger._show
-
-    def shown(self: Any, before: Any, now: Any) -> None:
-        show(self, before, now)
-        if now is not None and now.status.allocation is not None:
-            self._drop(now.metadata.uid)
-
-    return [(ledger.DeviceLedger, "_show", shown)]
 
 
 def _claims_not_released() -> list[Replacement]:
@@ -1128,12 +1106,6 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         replace=_devices_not_held,
         focus=DEVICES,
     ),
-    "held-until-shown": Mutation(
-        rule="an allocation is held as long as a pod in flight needs it (ADR 67)",
-        seeds=500,
-        replace=_held_until_shown,
-        focus=SHARED_CLAIMS,
-    ),
     "claims-not-released": Mutation(
         rule="an attempt that fails takes its writes back (ADR 67)",
         seeds=500,
@@ -1197,6 +1169,10 @@ MUTATIONS: Final[dict[str, Mutation]] = {
 }
 
 ELSEWHERE: Final[dict[str, str]] = {
+    "an allocation is held as long as a pod in flight needs it (ADR 67): needs a pod that gives a shared claim back, "
+    "another whose write of it is refused meanwhile, and a third that takes the device before it is repeated": (
+        "unit/cluster/test_devices.py::test_a_status_counts_in_place_of_an_assumption_as_long_as_it_shows_an_allocation"
+    ),
     "`bus.id` first on each connection (2): a simulated connection never outlives its store": (
         "contract/test_bus_sessions.py::test_a_session_reads_the_bus_id_first"
     ),

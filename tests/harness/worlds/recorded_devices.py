@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -37,6 +37,7 @@ from berth.plugins.dynamicresources.plugin import (
 from berth.plugins.registry import BUILT_IN
 from harness.builders.objects import first_attempt
 
+T = TypeVar("T")
 Json = dict[str, Any]
 
 _TYPES: Mapping[str, type[Any]] = {
@@ -53,6 +54,10 @@ def profile_with_devices() -> tuple[Profile, DynamicResources]:
     plugin = DynamicResources(DynamicResourcesArgs())
     known = {**BUILT_IN, NAME: replace(BUILT_IN[NAME], build=lambda _: plugin)}
     return build_profiles(default_configuration(known, DEFAULT), known)["berth"], plugin
+
+
+def _decoded(thing: object, kind: type[T]) -> T:
+    return msgspec.json.decode(msgspec.json.encode(thing), type=kind)
 
 
 @dataclass
@@ -85,7 +90,7 @@ class DeviceWorld:
             if pod.spec.node_name:
                 snapshot.place(pod, pod.spec.node_name, bound_at=0.0)
         elif kind in _TYPES:
-            made = msgspec.convert(thing, _TYPES[kind])
+            made = _decoded(thing, _TYPES[kind])
             before = self.named(kind, made.metadata.name, made.metadata.namespace)
             if before is not None and before.metadata.uid != made.metadata.uid:
                 snapshot.objects(_TYPES[kind]).remove(_key(before))
@@ -157,7 +162,7 @@ class DeviceWorld:
             results = [self._with_share(each, i, key) for i, each in enumerate(_results(status["allocation"]))]
             devices = {**status["allocation"]["devices"], "results": results}
             status["allocation"] = {**status["allocation"], "devices": devices, "allocationTimestamp": _PAST}
-        made = msgspec.convert({"metadata": {}, "status": status}, ResourceClaim)
+        made = _decoded({"metadata": {}, "status": status}, ResourceClaim)
         claims.set(_key(claim), msgspec.structs.replace(claim, status=made.status))
 
     def _with_share(self, result: Json, number: int, key: str) -> Json:
@@ -247,7 +252,7 @@ def _recorded_name(key: str, pod: Pod) -> str:
 
 
 def _status(allocation: AllocationResult | None, users: list[ClaimConsumer]) -> Json:
-    return {"allocation": msgspec.to_builtins(allocation), "reservedFor": msgspec.to_builtins(users)}
+    return _decoded({"allocation": allocation, "reservedFor": users}, Json)
 
 
 def comparable(status: Json) -> Json:

@@ -10,16 +10,26 @@ from typing import Any
 import msgspec
 import pytest
 
-from berth.api.devices import FINALIZER, AllocationResult, ResourceClaim
+from berth.api.devices import (
+    FINALIZER,
+    AllocationResult,
+    DeviceAllocationConfiguration,
+    DeviceAllocationResult,
+    DeviceRequestAllocationResult,
+    ResourceClaim,
+)
 from berth.api.pod import ContainerExtendedResourceRequest, Pod
 from berth.framework.interface import ClaimName, CreateClaim, FreeClaim, ReleaseClaim, ReserveClaim
-from berth.kube.claims import allocate, decode_claim, fence_claim, get_claim, reserve
+from berth.kube.claims import PROTOBUF, allocate, decode_claim, fence_claim, get_claim, reserve
 from berth.kube.writes import get_pod
 from berth_binder.claims import ClaimWriter
 from harness.plugins.fixtures_kube import Cluster
 
 # As a client in Python sends them, which is not as Go prints them.
+OPAQUE = b'{"driver": "d.example.com", "parameters": %b}'
 ODD = b'{"driver": "d.example.com", "parameters": {"note": "a < b",  "numbers": [1, 2]}}'
+
+RESULTS = [DeviceRequestAllocationResult(request="r", driver="d.example.com", pool="p", device="gpu-0")]
 
 
 def allocation(device: str, *, parameters: object = None) -> AllocationResult:
@@ -29,7 +39,7 @@ def allocation(device: str, *, parameters: object = None) -> AllocationResult:
     whole = {"devices": {"results": [result]}, "nodeSelector": {"nodeSelectorTerms": terms}}
     if parameters is not None:
         whole["devices"]["config"] = config
-    return msgspec.convert(whole, AllocationResult)
+    return msgspec.json.decode(msgspec.json.encode(whole), type=AllocationResult)
 
 
 class Devices:
@@ -71,6 +81,19 @@ class Devices:
     async def raw(self, name: str) -> dict[str, Any]:
         return msgspec.json.decode((await get_claim(self.cluster.client, self.namespace, name)).body)
 
+    async def stored(self, name: str) -> bytes:
+        path = f"/apis/resource.k8s.io/v1/namespaces/{self.namespace}/resourceclaims/{name}"
+        return (await self.cluster.client.request("GET", path, accept=PROTOBUF)).body
+
+    async def copying(self, claim: ClaimName) -> ReserveClaim:
+        """A write of an allocation with the parameters that the API server shows in the claim's spec."""
+        (config,) = (await self.shown(claim.name)).spec.devices.config or ()
+        copied = DeviceAllocationConfiguration(source="FromClaim", opaque=config.opaque)
+        return ReserveClaim(
+            claim=claim,
+            allocation=AllocationResult(devices=DeviceAllocationResult(results=RESULTS, config=[copied])),
+        )
+
     async def state(self, name: str) -> tuple[list[str], list[str]]:
         """The claim's devices, and the pods that have reserved it."""
         status = (await self.shown(name)).status
@@ -98,22 +121,43 @@ async def test_a_claim_is_allocated_shared_and_given_back(devices, opaque):
     assert (await devices.writer.reserve(two, ReserveClaim(claim=name, allocation=None))).succeeded
     assert await devices.state("c") == (["gpu-0"], ["one", "two"])
     for pod, left in ((one, (["gpu-0"], ["two"])), (two, ([], []))):
-        assert (await devices.writer.release(pod, ReleaseClaim(claim=name, clears=True), voids=False)).succeeded
+        assert (await devices.writer.release(pod, ReleaseClaim(claim=name), voids=False)).succeeded
         assert await devices.state("c") == left
 
 
 async def test_what_the_binder_has_allocated_can_be_patched_by_others(devices):
-    """A merge patch is stored in the form in which it is printed."""
-    name, pod = await devices.claim("c"), await devices.pod("one")
-    parameters = {"note": "a < b & c > d", "numbers": [1, 2.5]}
-    write = ReserveClaim(claim=name, allocation=allocation("gpu-0", parameters=parameters))
-    assert (await devices.writer.reserve(pod, write)).succeeded
+    """Its parameters are stored in the form in which they are printed."""
+    opaque = OPAQUE % b'{"note": "a < b & c > d", "numbers": [1, 2.5]}'
+    name, pod = await devices.claim("c", opaque=opaque), await devices.pod("one")
+    assert (await devices.writer.reserve(pod, await devices.copying(name))).succeeded
     path = f"/apis/resource.k8s.io/v1/namespaces/{devices.namespace}/resourceclaims/c/status"
     reported = [{"driver": "d.example.com", "pool": "p", "device": "gpu-0", "data": {"some": "data"}}]
     answer = await devices.cluster.api.patch(path, {"status": {"devices": reported}})
     assert answer.code == 200, answer.body
-    found = (await devices.raw("c"))["status"]["allocation"]["devices"]["config"][0]["opaque"]["parameters"]
-    assert found == parameters
+    assert (await devices.stored("c")).count(b"a \\u003c b \\u0026 c \\u003e d") == 1
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        pytest.param(b'{"digits":[12345678901234567890,0.1234567890123456789]}', id="more digits than a double has"),
+        pytest.param(b'{"none":null,"nones":[1,null,{"none":null}]}', id="null"),
+        pytest.param(b'{"k":"%b"}' % (b"<>&" * 3_000), id="as long as allowed, and longer as it is printed"),
+    ],
+)
+async def test_parameters_are_stored_as_they_came(devices, parameters):
+    name, one, two = (
+        await devices.claim("c", opaque=OPAQUE % parameters),
+        await devices.pod("one"),
+        await devices.pod("two"),
+    )
+    answer = await devices.writer.reserve(one, await devices.copying(name))
+    assert answer.succeeded, answer.body
+    assert (await devices.stored("c")).count(parameters) == 2
+    assert (await devices.writer.reserve(two, ReserveClaim(claim=name, allocation=None))).succeeded
+    for pod, left in ((one, (["gpu-0"], ["two"])), (two, ([], []))):
+        assert (await devices.writer.release(pod, ReleaseClaim(claim=name), voids=False)).succeeded
+        assert await devices.state("c") == left
 
 
 async def test_another_clients_odd_allocation_is_shared_and_left(devices):
@@ -130,7 +174,7 @@ async def test_another_clients_odd_allocation_is_shared_and_left(devices):
     assert written.succeeded, written.body
     assert (await devices.writer.reserve(pod, ReserveClaim(claim=name, allocation=None))).succeeded
     assert await devices.state("c") == (["gpu-1"], ["x", "one"])
-    assert (await devices.writer.release(pod, ReleaseClaim(claim=name, clears=False), voids=False)).succeeded
+    assert (await devices.writer.release(pod, ReleaseClaim(claim=name), voids=False)).succeeded
     assert await devices.state("c") == (["gpu-1"], ["x"])
 
 
@@ -160,7 +204,7 @@ async def test_a_claim_made_anew_is_a_conflict_and_needs_no_release(devices):
     answer = await devices.writer.reserve(pod, ReserveClaim(claim=name, allocation=allocation("gpu-0")))
     assert answer.status == HTTPStatus.CONFLICT
     await devices.writer.reserve(pod, ReserveClaim(claim=other, allocation=allocation("gpu-0")))
-    await devices.writer.release(pod, ReleaseClaim(claim=name, clears=True), voids=True)
+    await devices.writer.release(pod, ReleaseClaim(claim=name), voids=True)
     assert await devices.state("c") == (["gpu-0"], ["one"])
 
 
@@ -177,7 +221,7 @@ async def test_a_fenced_claim_takes_no_earlier_write(devices, opaque):
 async def test_a_release_voids_a_write_without_an_answer(devices):
     name, pod = await devices.claim("c"), await devices.pod("one")
     before = await devices.shown("c")
-    assert (await devices.writer.release(pod, ReleaseClaim(claim=name, clears=True), voids=True)).succeeded
+    assert (await devices.writer.release(pod, ReleaseClaim(claim=name), voids=True)).succeeded
     late = await allocate(devices.cluster.client, before, allocation("gpu-0"), pod, datetime.now(UTC))
     assert late.status == HTTPStatus.CONFLICT
 
@@ -186,7 +230,7 @@ async def test_a_release_voids_a_reservation_without_an_answer_of_a_claim_that_o
     name, one, two = await devices.claim("c"), await devices.pod("one"), await devices.pod("two")
     await devices.writer.reserve(two, ReserveClaim(claim=name, allocation=allocation("gpu-0")))
     before = await devices.shown("c")
-    assert (await devices.writer.release(one, ReleaseClaim(claim=name, clears=True), voids=True)).succeeded
+    assert (await devices.writer.release(one, ReleaseClaim(claim=name), voids=True)).succeeded
     assert (await reserve(devices.cluster.client, before, one)).status == HTTPStatus.CONFLICT
     assert await devices.state("c") == (["gpu-0"], ["two"])
 
@@ -205,14 +249,16 @@ async def test_many_pods_reserve_one_claim_at_once(devices, monkeypatch):
     assert devices.requests == 21  # the finalizer, and one for each pod
 
 
-async def test_an_idle_allocation_is_freed_and_kept_by_a_release(devices):
-    name, pod = await devices.claim("c"), await devices.pod("one")
-    await devices.writer.reserve(pod, ReserveClaim(claim=name, allocation=allocation("gpu-0")))
-    await devices.writer.release(pod, ReleaseClaim(claim=name, clears=False), voids=False)
-    assert await devices.state("c") == (["gpu-0"], [])
-    await devices.writer.release(pod, ReleaseClaim(claim=name, clears=True), voids=False)
-    assert await devices.state("c") == (["gpu-0"], [])
-    await devices.writer.release(pod, FreeClaim(claim=name), voids=False)
+async def test_the_last_of_its_pods_takes_the_allocation_of_a_claim_back_whoever_made_it(devices):
+    """Kubernetes' controller frees a claim only when it takes the last reservation out itself."""
+    name, one, two = await devices.claim("c"), await devices.pod("one"), await devices.pod("two")
+    await devices.writer.reserve(one, ReserveClaim(claim=name, allocation=allocation("gpu-0")))
+    await devices.writer.reserve(two, ReserveClaim(claim=name, allocation=None))
+    await devices.writer.release(one, ReleaseClaim(claim=name), voids=False)
+    assert await devices.state("c") == (["gpu-0"], ["two"])
+    await devices.writer.release(one, FreeClaim(claim=name), voids=False)
+    assert await devices.state("c") == (["gpu-0"], ["two"])
+    await devices.writer.release(two, ReleaseClaim(claim=name), voids=False)
     assert await devices.state("c") == ([], [])
 
 
@@ -235,7 +281,7 @@ async def test_the_claim_for_extended_resources_is_made_once_and_deleted(devices
     status = msgspec.json.decode(reported.body)["status"]["extendedResourceClaimStatus"]
     assert (status["resourceClaimName"], status["requestMappings"][0]["requestName"]) == ("one-extended", "r")
     name = ClaimName(namespace=devices.namespace, name="one-extended", uid="")
-    answer = await devices.writer.release(pod, ReleaseClaim(claim=name, clears=True, is_deleted=True), voids=False)
+    answer = await devices.writer.release(pod, ReleaseClaim(claim=name, is_deleted=True), voids=False)
     assert answer.succeeded, answer.body
-    gone = await devices.writer.release(pod, ReleaseClaim(claim=name, clears=True, is_deleted=True), voids=False)
+    gone = await devices.writer.release(pod, ReleaseClaim(claim=name, is_deleted=True), voids=False)
     assert gone.status == HTTPStatus.NOT_FOUND

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import msgspec
 import pytest
 
-from berth.api.devices import DeviceClass, PackedSlice, ResourceClaim, ResourceSlice, SliceDevice, without_parameters
+from berth.api.devices import (
+    DeviceClass,
+    OpaqueConfiguration,
+    PackedSlice,
+    ResourceClaim,
+    ResourceSlice,
+    SliceDevice,
+    without_parameters,
+)
 from berth.api.kinds import RESOURCE_SLICE
 from berth.kube.listwatch import ObjectDecoder
 from harness.builders.devices import the_largest_slice
 
+T = TypeVar("T")
 PARAMETERS = {"opaque": {"driver": "d", "parameters": {"k": 1}}}
 
 
@@ -27,27 +38,32 @@ def test_a_packed_slice_that_cannot_be_read_is_a_decoding_error(text: str):
 
 
 def test_scorers_get_no_parameters_of_drivers_and_no_finalizers():
-    claim = msgspec.convert(
-        {
-            "metadata": {"name": "c", "namespace": "ns", "uid": "u", "finalizers": ["f"]},
-            "spec": {"devices": {"requests": [{"name": "r"}], "config": [PARAMETERS]}},
-            "status": {
-                "allocation": {
-                    "devices": {
-                        "results": [{"request": "r", "driver": "d", "pool": "p", "device": "x"}],
-                        "config": [{"source": "FromClaim", **PARAMETERS}],
-                    }
-                }
-            },
-        },
+    results = [{"request": "r", "driver": "d", "pool": "p", "device": "x"}]
+    allocation = {"devices": {"results": results, "config": [{"source": "FromClaim", **PARAMETERS}]}}
+    claim = _decoded(
         ResourceClaim,
+        metadata={"name": "c", "namespace": "ns", "uid": "u", "finalizers": ["f"]},
+        spec={"devices": {"requests": [{"name": "r"}], "config": [PARAMETERS]}},
+        status={"allocation": allocation},
     )
     kept = without_parameters(claim)
     assert b"opaque" not in msgspec.json.encode(kept)
     assert kept.metadata.finalizers is None
     assert kept.status.allocation.devices.results == claim.status.allocation.devices.results
-    device_class = msgspec.convert({"metadata": {"name": "x"}, "spec": {"config": [PARAMETERS]}}, DeviceClass)
+    device_class = _decoded(DeviceClass, metadata={"name": "x"}, spec={"config": [PARAMETERS]})
     assert without_parameters(device_class).spec.config is None
+
+
+def _decoded(kind: type[T], **body: object) -> T:
+    return msgspec.json.decode(msgspec.json.encode(body), type=kind)
+
+
+def test_parameters_are_kept_as_they_came_and_equal_by_their_bytes():
+    digits = b'{"parameters": {"k":0.12345678901234567890}}'
+    page = b'[%b, %b, {"parameters": {}}]' % (digits, digits)
+    one, two, other = msgspec.json.decode(page, type=list[OpaqueConfiguration])
+    assert (one == two, one == other) == (True, False)
+    assert msgspec.json.encode(one) == b'{"parameters":{"k":0.12345678901234567890}}'
 
 
 def test_equal_names_attributes_and_capacities_of_devices_are_kept_once():

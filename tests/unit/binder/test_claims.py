@@ -13,6 +13,7 @@ from berth.api.pod import Container, Pod, PodResourceClaim, ResourceRequirements
 from berth.framework.interface import ClaimName, FreeClaim, ReleaseClaim
 from berth.kube.listwatch import Deleted, Listed, Upserted
 from berth.messages.attempts import Outcome, Reason
+from berth_binder.attempts.queue import ClaimTurns
 from berth_binder.eventrecorder import event_of
 from berth_binder.events import (
     NO_ANSWER,
@@ -25,6 +26,7 @@ from berth_binder.events import (
     WriteObjects,
     WritesAnswer,
 )
+from berth_binder.settings import CoreSettings
 from harness.builders.objects import a_node
 from harness.worlds.binder_bench import Bench, make_pod, nominated, on_node, ranked
 
@@ -157,7 +159,7 @@ def test_a_refused_binding_gives_the_devices_back_before_the_decision(world):
     world.allocated("a", world.writes(pod)[0].allocation, 7, pod)
     world.answer(pod, 422)
     (release,) = world.releases(pod)
-    assert release.requests == (ReleaseClaim(claim=name_of("a"), clears=True),)
+    assert release.requests == (ReleaseClaim(claim=name_of("a")),)
     assert world.outcomes == []
     world.take(ranked(other, "n1"))
     assert [str(each.outcome) for each in world.decisions] == ["conflict"], "they are in use until then"
@@ -203,7 +205,7 @@ def test_a_node_that_goes_takes_the_devices_back(world):
     world.take(ranked(pod, "n1", "n2"))
     world.observe(Deleted(kind="node", object=a_node("n1")))
     world.written(pod, version=7)
-    assert [each.requests for each in world.releases(pod)] == [(ReleaseClaim(claim=name_of("a"), clears=True),)]
+    assert [each.requests for each in world.releases(pod)] == [(ReleaseClaim(claim=name_of("a")),)]
     world.released(pod, version=9)
     assert (world.outcomes, world.owners("n1/gpu-0")) == (["conflict"], ())
 
@@ -340,7 +342,7 @@ def test_a_successor_goes_on_with_a_claim_that_is_reserved_for_the_pod(world):
     world.take(ranked(pod, "n2", "n1"))
     assert (world.writes(pod), world.posts) == ([], [("web", "n1")])
     world.answer(pod, 422)
-    assert [each.requests for each in world.releases(pod)] == [(ReleaseClaim(claim=name_of("a"), clears=True),)]
+    assert [each.requests for each in world.releases(pod)] == [(ReleaseClaim(claim=name_of("a")),)]
 
 
 def test_claims_that_keep_the_pod_out_are_freed_by_the_binders_own_cache(world):
@@ -446,3 +448,38 @@ def test_devices_that_are_not_bound_in_time_are_an_error(world):
     world.released(pod, version=9)
     assert world.decisions[-1].outcome is Outcome.ERROR
     assert "device binding timeout" in world.decisions[-1].message
+
+
+def test_pods_that_share_a_claim_leave_room_for_others(world):
+    """The claim's other pods wait for the first one's write, and take no place among the requests in flight."""
+    many, most = 40, CoreSettings().max_in_flight
+    sharing = [world.show(using(f"web-{i}", "a", cpu="10m")) for i in range(many)]
+    others = [world.show(make_pod(f"other-{i}", cpu="10m")) for i in range(many)]
+    for pod in (*sharing, *others):
+        world.take(ranked(pod, "n1"))
+    assert [pod for pod in sharing if not world.writes(pod)] == []
+    assert len(world.posts) == most - 1
+    world.written(sharing[0], version=7)  # the second one's write begins, which takes the place
+    assert len(world.posts) == most - 1
+    for pod in sharing[1:]:
+        world.written(pod, version=7)
+    assert len(world.posts) == most
+
+
+def test_a_pod_is_behind_until_it_is_first_in_each_of_its_claims():
+    a, b, c = (("default", name) for name in "abc")
+    turns = ClaimTurns()
+    turns.join("one", {a})
+    turns.join("two", {a, b})
+    turns.join("three", {b, c})
+    turns.join("none", set())
+    assert turns.behind == {"two", "three"}
+    turns.leave("none")
+    turns.leave("two")
+    assert turns.behind == set()
+    turns.join("four", {a, c})
+    turns.leave("one")
+    assert turns.behind == {"four"}
+    turns.leave("three")
+    turns.leave("four")
+    assert (turns.behind, turns.is_empty) == (set(), True)

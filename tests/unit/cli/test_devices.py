@@ -163,8 +163,8 @@ def test_a_pod_that_waits_is_told_which_devices_match_and_who_has_them():
     texts = advice(a_cluster(*USED, a_claim("c", selector=SELECTOR)), a_pod_with("c"))
     users = "gpu-0 is taken by default/train-1 and default/train-2, gpu-1 is taken by claim default/idle"
     assert texts == [
-        f"{ASKED} none of 2 matches on 1 node (node-2) where 2 do not meet {SELECTOR}; {ALONE}",
         f"{ASKED} 2 of 2 match on 1 node (node-1) where {users}; {ALONE}",
+        f"{ASKED} none of 2 matches on 1 node (node-2) where 2 do not meet {SELECTOR}; {ALONE}",
     ]
 
 
@@ -173,7 +173,7 @@ def test_a_device_of_several_is_named_with_its_taint():
     change_devices(snapshot, "node-1", lambda i: {"taints": [WORN]} if i else {})
     texts = advice(snapshot, a_pod_with("c"))
     users = "gpu-0 is taken by default/train-1 and default/train-2"
-    assert f"2 of 2 match on 1 node (node-1) where {users}, gpu-1 has the taint worn=much:NoExecute; " in texts[1]
+    assert f"2 of 2 match on 1 node (node-1) where {users}, gpu-1 has the taint worn=much:NoExecute; " in texts[0]
 
 
 def test_of_many_devices_each_kind_of_hindrance_is_named():
@@ -186,15 +186,24 @@ def test_of_many_devices_each_kind_of_hindrance_is_named():
     taken = ", ".join(f"gpu-{i} is taken by default/user-of-gpu-{i}" for i in range(2))
     worn = "gpu-7 has the taint worn=much:NoExecute"
     assert texts == [
-        f"{ASKED} there is none on 1 node (node-2); {ALONE}",
         f"{ASKED} 8 of 8 match on 1 node (node-1) where {taken}, {worn}, and 5 more; {ALONE}",
+        f"{ASKED} there is none on 1 node (node-2); {ALONE}",
     ]
 
 
 def test_more_devices_than_a_node_has():
     (text,) = advice(a_cluster(a_claim("c", count=3)), a_pod_with("c"))
-    begin = "asks for 3 devices of class gpu (claim c, request r); 4 of 4 match, too few, on 2 nodes (node-1, node-2)"
-    assert text == f"{begin}; {ALONE}"
+    match = "4 of 4 match, at most 2 together, on 2 nodes (node-1, node-2)"
+    assert text == f"asks for 3 devices of class gpu (claim c, request r); {match}; {ALONE}"
+
+
+def test_nodes_with_devices_come_before_more_nodes_that_have_none():
+    snapshot = a_cluster(*USED, a_claim("c", selector=SELECTOR))
+    for number in range(3, 9):
+        snapshot.set_node(a_node(f"node-{number}", cpu="9"))
+    first, *others = advice(snapshot, a_pod_with("c"))
+    assert first.startswith(f"{ASKED} 2 of 2 match on 1 node (node-1) where gpu-0 is taken by ")
+    assert [text.split(" on ")[0] for text in others] == [f"{ASKED} there is none", f"{ASKED} none of 2 matches"]
 
 
 def test_devices_of_several_nodes_are_named_with_their_pools():
@@ -238,7 +247,7 @@ def test_what_is_left_of_shared_devices(kind: str):
         change_devices(snapshot, "node-1", lambda _: PART, number=2, more=COUNTERS)
         take(snapshot, "node-1/gpu-0")
         told = "gpu-0 is taken by default/user-of-gpu-0, gpu-1 shares what others of its pool have taken"
-    assert f" where {told}; " in advice(snapshot, a_pod_with("c"))[-1]
+    assert f" where {told}; " in advice(snapshot, a_pod_with("c"))[0]
 
 
 def test_a_claim_with_devices_elsewhere():

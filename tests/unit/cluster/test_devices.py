@@ -111,6 +111,20 @@ def test_the_mirror_brings_pools_allocations_and_classes_to_a_scorer():
     assert (list(pools), ledger.owners_of("d/p/x")) == ([], ())
 
 
+def test_equal_parts_of_devices_are_kept_once_and_the_device_is_not_copied():
+    snapshot = Snapshot()
+    pools = DevicePools.of(snapshot)
+    raw = slice_named("s", "x", "y")
+    for device in raw["spec"]["devices"]:
+        device |= {"attributes": {"model": {"string": "A100"}}, "capacity": {"memory": {"value": "80Gi"}}}
+    decoded = msgspec.convert(raw, ResourceSlice)
+    snapshot.objects(ResourceSlice).set("s", decoded)
+    x, y = (each.device for each in pools)
+    assert x is decoded.spec.devices[0]
+    assert x.attributes["model"] is y.attributes["model"]
+    assert x.capacity is y.capacity
+
+
 def test_changes_name_the_nodes_that_they_concern():
     snapshot = Snapshot()
     pools, slices = DevicePools.of(snapshot), snapshot.objects(ResourceSlice)

@@ -305,16 +305,15 @@ def test_a_name_of_no_node_is_forgotten_once_it_is_removed(bucket):
     assert bucket.check(store) == ["a"]
 
 
-def test_of_a_flood_of_names_as_many_are_kept_as_the_bucket_holds(bucket, monkeypatch):
-    monkeypatch.setattr(samplestore, "MAX_KEYS", 10)
+def test_of_a_flood_of_names_some_are_remembered_and_no_node_is_forgotten(bucket, monkeypatch):
+    monkeypatch.setattr(samplestore, "MAX_UNKNOWN", 10)
     store = bucket.collector(a=sampled(1))
     bucket.check(store)
+    bucket.put("b", sampled(1, by="thief"))  # a node that the collector does not measure
     for number in range(100):
         bucket.put(f"ghost-{number}", sampled(1, by="thief"))
-    assert len(store._by_node) == 10
-    bucket.entries = {key: entry for key, entry in bucket.entries.items() if entry.sequence > 91}  # full
-    store.forget("a")  # as NATS answers to a write of a key that it has dropped
-    assert set(bucket.check(store)) >= {"a"}
+    assert next(store.removals(NODES, bucket.now + 60)).node == "b"
+    assert store._by_node.keys() == {"a", "b", *(f"ghost-{number}" for number in range(90, 100))}
 
 
 @pytest.mark.parametrize("seed", range(often(50)))

@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 
 from berth.api.devices import ResourceClaim
+from berth.api.pod import PodResourceClaim
 from berth.cluster.devices.pools import PooledDevice
+from berth.framework.cycle import check_in_turn
 from berth.plugins.dynamicresources import answers as kept
 from berth.plugins.dynamicresources.answers import NOT_SEARCHED, Allocator
 from berth.plugins.dynamicresources.candidates import Candidates
@@ -29,6 +31,8 @@ from berth.plugins.dynamicresources.search import (
     Solution,
 )
 from berth.plugins.dynamicresources.usage import Free
+from harness.builders.objects import a_pod
+from harness.builders.profiles import default_profile
 from harness.worlds.recorded_devices import DeviceWorld
 
 Json = dict[str, Any]
@@ -36,6 +40,7 @@ SEEDS = 160
 DRIVER = "gpu.example.com"
 NODE = {"kind": "Node", "metadata": {"name": "n", "uid": "n"}}
 MODELS = ("A", "B")
+_ALLOCATABLE = {"cpu": "4", "memory": "16Gi", "pods": "110"}
 
 
 def world_of(devices: list[Json], claims: list[Json], counters: list[Json] | None = None) -> DeviceWorld:
@@ -347,6 +352,15 @@ def test_long_searches_within_a_cycle_end_after_some_nodes_and_go_on_in_the_next
     assert {answers.statuses[code][1] for code in answers.codes[rows]} == {TOO_MANY_STEPS}
 
 
+def test_long_searches_on_candidates_checked_in_turn_end_together():
+    world = endless_world(nodes=12)
+    claims = [PodResourceClaim(name="c", resource_claim_name="c")]
+    pod = a_pod("p", metadata={"namespace": "d"}, resource_claims=claims)
+    statuses = check_in_turn(pod, [f"n{i}" for i in range(12)], world.snapshot, default_profile())
+    given_up = [next(text for text in (TOO_MANY_STEPS, NOT_SEARCHED) if text in each.reasons[0]) for each in statuses]
+    assert given_up == 5 * [TOO_MANY_STEPS] + 7 * [NOT_SEARCHED]
+
+
 def endless_world(nodes: int) -> DeviceWorld:
     """Nodes without a solution, of which no two have alike devices: eleven of twenty-four in one half, and two more."""
     constraints = [{"matchAttribute": f"{DRIVER}/half"}, {"distinctAttribute": f"{DRIVER}/numa"}]
@@ -362,7 +376,10 @@ def endless_world(nodes: int) -> DeviceWorld:
     return DeviceWorld.of(
         {
             "namespaces": {},
-            "nodes": [{"kind": "Node", "metadata": {"name": f"n{n}", "uid": f"n{n}"}} for n in range(nodes)],
+            "nodes": [
+                {"kind": "Node", "metadata": {"name": f"n{n}", "uid": f"n{n}"}, "status": {"allocatable": _ALLOCATABLE}}
+                for n in range(nodes)
+            ],
             "deviceclasses": [{"kind": "DeviceClass", "metadata": {"name": "gpu"}, "spec": {}}],
             "resourceslices": slices,
             "resourceclaims": [{"kind": "ResourceClaim", **each} for each in claims],

@@ -205,7 +205,7 @@ def name_of(claim: str) -> ClaimName:
     return ClaimName(namespace="default", name=claim, uid=f"uid-{claim}")
 
 
-def test_what_a_pod_has_been_given_is_released_and_what_was_idle_stays():
+def test_what_a_pod_has_reserved_is_released():
     world, pod = world_of([slice_of("n1", gpus(3))], claim_of("a"), claim_of("idle"), claim_of("used")), pod_with("a")
     owner = pod_with("idle", "used", name="owner")
     plugin, state = reserved(world, owner)
@@ -217,9 +217,9 @@ def test_what_a_pod_has_been_given_is_released_and_what_was_idle_stays():
     plugin, state = reserved(world, pod)
     assert [each.allocation is None for each in plugin.writes(state, pod, "n1")] == [False, True, True]
     assert plugin.releases(state, pod, "n1", sent=True) == (
-        ReleaseClaim(claim=name_of("a"), clears=True),
-        ReleaseClaim(claim=name_of("idle"), clears=False),
-        ReleaseClaim(claim=name_of("used"), clears=False),
+        ReleaseClaim(claim=name_of("a")),
+        ReleaseClaim(claim=name_of("idle")),
+        ReleaseClaim(claim=name_of("used")),
     )
     assert plugin.releases(state, pod, "n1", sent=False) == ()
 
@@ -233,7 +233,7 @@ def test_an_allocation_that_is_reserved_for_the_pod_already_was_made_for_it():
     show(world, "a", write.allocation, pod)
     plugin, state = reserved(world, pod)
     assert plugin.writes(state, pod, "n1") == ()
-    assert plugin.releases(state, pod, "n1", sent=False) == (ReleaseClaim(claim=name_of("a"), clears=True),)
+    assert plugin.releases(state, pod, "n1", sent=False) == (ReleaseClaim(claim=name_of("a")),)
 
 
 def test_a_device_that_another_scheduler_gave_first_is_not_used():
@@ -373,7 +373,7 @@ def test_the_claim_for_extended_resources_has_one_name_and_its_devices_count_onc
     plugin.finish_binding(state, pod, "n1")
     assert DeviceLedger.of(world.snapshot).owners_of(f"{DRIVER}/n1/gpu-0") == ("uid-made",)
     name = ClaimName(namespace="default", name=write.claim.metadata.name, uid="")
-    assert plugin.releases(state, pod, "n1", sent=True) == (ReleaseClaim(claim=name, clears=True, is_deleted=True),)
+    assert plugin.releases(state, pod, "n1", sent=True) == (ReleaseClaim(claim=name, is_deleted=True),)
 
 
 def test_a_changed_class_is_seen_at_once():

@@ -12,7 +12,7 @@ FAULTS = """
 import resource, sys
 import numpy as np
 if sys.argv[1] == "kept":
-    from berth.lifecycle.process import keep_freed_memory
+    from berth.memory import keep_freed_memory
     assert keep_freed_memory()
 def cycle():
     arrays = [np.zeros(5000) + 1 for _ in range(16)]
@@ -27,7 +27,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 PEAK = """
 import re, sys
 from pathlib import Path
-from berth.lifecycle.process import give_back_memory, keep_freed_memory
+from berth.memory import give_back_memory, keep_freed_memory
 def mebibytes():
     return int(re.search(r"VmRSS:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) // 1024
 assert keep_freed_memory()
@@ -40,6 +40,28 @@ if sys.argv[1] == "given back":
 print(mebibytes() - before)
 """
 
+LIST = """
+import asyncio, re
+from pathlib import Path
+from types import SimpleNamespace
+from berth.api.kinds import NODE
+from berth.kube.http1 import Response
+from berth.kube.listwatch import list_objects
+from berth.memory import keep_freed_memory
+def mebibytes():
+    return int(re.search(r"VmRSS:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) // 1024
+assert keep_freed_memory()
+NODE_JSON = b'{"metadata": {"name": "n", "managedFields": "%s"}}' % (b"x" * 10_000)
+async def request(*_, params, **__):
+    token = b'"continue": "next"' if "continue" not in params else b""
+    items = b",".join([NODE_JSON] * int(params["limit"]))
+    return Response(status=200, body=b'{"metadata": {%s}, "items": [%s]}' % (token, items))
+before = mebibytes()
+found = asyncio.run(list_objects(SimpleNamespace(request=request), NODE))
+assert len(found.objects) > 1000
+print(mebibytes() - before)
+"""
+
 
 def page_faults(how: str) -> int:
     return number_printed(FAULTS, how)
@@ -49,9 +71,9 @@ def mebibytes_after_a_peak(how: str) -> int:
     return number_printed(PEAK, how)
 
 
-def number_printed(program: str, how: str) -> int:
+def number_printed(program: str, *how: str) -> int:
     """In a process of its own: the allocator's thresholds are the whole process's, and move."""
-    done = subprocess.run([sys.executable, "-c", program, how], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", program, *how], capture_output=True, text=True, check=True)
     return int(done.stdout)
 
 
@@ -65,3 +87,9 @@ def test_arrays_of_a_cycle_are_not_faulted_in_anew():
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc keeps freed memory")
 def test_memory_of_what_has_ended_is_given_back():
     assert mebibytes_after_a_peak("given back") < 10 < mebibytes_after_a_peak("as it is")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc keeps freed memory")
+def test_pages_of_a_list_are_given_back():
+    assert number_printed(LIST) < 10

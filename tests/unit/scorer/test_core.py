@@ -11,8 +11,9 @@ import pytest
 
 from berth.api.config.configuration import ExtenderConfiguration
 from berth.api.node import Node
-from berth.api.pod import Pod
+from berth.api.pod import Pod, PodResourceClaim
 from berth.bus.interface import Entry
+from berth.cluster.pods import Trait
 from berth.framework.extending import Extension
 from berth.messages.attempts import MirrorEntry, Pending, Positions, encode_entry
 from berth.messages.subjects import Term, key
@@ -248,6 +249,26 @@ def test_other_pods_are_ranked_while_a_plugin_works_ahead_for_one(monkeypatch):
     assert sorted(name for each in named for name in each) == ["slow", "x", "y", "z"]
     assert named.index(["x"]) < named.index(["slow"])
     assert len(named) == len(messages) + 2
+
+
+def test_many_pods_for_which_a_plugin_works_ahead_for_long_keep_another_pod_for_one_of_them_at_most(monkeypatch):
+    steps = []
+
+    def prepare(_plugin, pod, _snapshot, _may_continue):
+        steps.append(pod.metadata.name)
+        return False
+
+    monkeypatch.setattr(DynamicResources, "prepare", prepare)
+    monkeypatch.setattr(DynamicResources, "only_for", Trait.RESOURCE_CLAIMS)
+    bench = Bench()
+    bench.mirror(a_node("a", cpu="4"))
+    claims = [PodResourceClaim(name="gpu", resource_claim_name="gpu")]
+    costly = [bench.message(a_pod(f"costly-{number}", resource_claims=claims)) for number in range(20)]
+    found = bench.handle(*costly, bench.message(small("web")), may_continue=lambda: False)
+    while not found:
+        found = bench.handle(may_continue=lambda: False)
+    assert ranked(found) == ["web"]
+    assert len(steps) <= 2
 
 
 def test_a_pod_for_which_a_plugin_never_has_done_is_ranked_all_the_same(monkeypatch):

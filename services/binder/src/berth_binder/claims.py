@@ -114,7 +114,7 @@ class ClaimWriter:
         users = [each.uid for each in claim.status.reserved_for or ()]
         others, is_ours = [uid for uid in users if uid != pod.uid], pod.uid in users
         is_allocated = claim.status.allocation is not None
-        if is_allocated and not others and (isinstance(request, FreeClaim) or (is_ours and request.clears)):
+        if is_allocated and not others and (is_ours or isinstance(request, FreeClaim)):
             return await clear(self._client, claim)
         if is_ours:
             return await unreserve(self._client, claim, pod.uid)

@@ -26,7 +26,7 @@ from berth.framework.status import Code, Status
 from berth.messages.attempts import Decision, Outcome, Reason
 from berth.messages.subjects import Epoch
 from berth_binder.attempts.attempt import AttemptPhase, BindingAttempt, DecidedAttempts, PluginSteps
-from berth_binder.attempts.queue import BindingQueue, Suspects, given_up, waits_for
+from berth_binder.attempts.queue import BindingQueue, ClaimTurns, Suspects, given_up, waits_for
 from berth_binder.attempts.strays import Strays
 from berth_binder.cache import CLAIMS, Cache
 from berth_binder.decisions.conflictcheck import ConflictCheck
@@ -71,10 +71,12 @@ from berth_binder.events import (
     RecordEvent,
     RejectRanked,
     ReleaseAnswer,
+    ReleaseClaims,
     RequestAnswer,
     RequestFailed,
     SetAside,
     TryCounted,
+    WriteObjects,
     WritesAnswer,
     may_have_been_executed,
 )
@@ -117,6 +119,8 @@ class BinderCore:
         self._asked: dict[str, tuple[str, ...]] = {}
         # Pods in flight that an extender binds. They take no place, so that a slow extender delays no other Binding.
         self._at_extender: set[str] = set()
+        # Nor do pods that wait for another pod's write of the same claim: up to 256 may share one.
+        self._claim_turns = ClaimTurns()
         self._decided = DecidedAttempts()
         self._suspects = Suspects()
         # The highest resourceVersion by which a claim was released. Until the watch has reached it, the cache shows
@@ -179,7 +183,7 @@ class BinderCore:
 
     @property
     def _may_start(self) -> bool:
-        at_api_server = len(self._in_flight) - len(self._at_extender)
+        at_api_server = len(self._in_flight) - len(self._at_extender) - len(self._claim_turns.behind)
         return at_api_server < self._settings.max_in_flight and not self._suspects.hold_up_others
 
     def _apply(self, event: Event, now: float) -> list[Effect]:  # noqa: C901, PLR0911, PLR0912 - one for each kind of event
@@ -527,7 +531,14 @@ class BinderCore:
 
     def _request(self, attempt: BindingAttempt, *requests: ApiRequest) -> list[Effect]:
         self._in_flight.add(attempt.uid)
+        writes = (each for each in requests if isinstance(each, WriteObjects | ReleaseClaims))
+        self._claim_turns.join(attempt.uid, {claim for each in writes for claim in each.claims})
         return [*requests]
+
+    def _end_request(self, uid: str) -> None:
+        self._in_flight.discard(uid)
+        self._at_extender.discard(uid)
+        self._claim_turns.leave(uid)
 
     # Answers of the API server.
 
@@ -537,8 +548,7 @@ class BinderCore:
         attempt = self._attempts.get(answer.uid)
         if attempt is None or answer.uid not in self._in_flight:
             return []
-        self._in_flight.discard(answer.uid)
-        self._at_extender.discard(answer.uid)
+        self._end_request(answer.uid)
         self._queue.silence.answered(now, is_open=answer.is_open)
         effects = self._guard(attempt, lambda: then(attempt, answer, now), now)
         return [LogMissingRight(text=answer.missing_right), *effects] if answer.missing_right else effects
@@ -548,8 +558,7 @@ class BinderCore:
         attempt = self._attempts.get(failure.uid)
         if attempt is None or failure.uid not in self._in_flight:
             return []
-        self._in_flight.discard(failure.uid)
-        self._at_extender.discard(failure.uid)
+        self._end_request(failure.uid)
         return self._count_exception(attempt, failure.error, now)
 
     def _after_posting(self, attempt: BindingAttempt, answer: BindingAnswer, now: float) -> list[Effect]:

@@ -6,7 +6,7 @@ because several are made for each pod and a frozen dataclass takes five times as
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from http import HTTPStatus
 from typing import Any, Final
@@ -15,10 +15,12 @@ import msgspec
 
 from berth.api.node import Node
 from berth.api.pod import Pod
-from berth.framework.interface import FreeClaim, Nomination, ReleaseClaim, Write
+from berth.framework.interface import CreateClaim, FreeClaim, Nomination, ReleaseClaim, ReserveClaim, Write
 from berth.framework.preemption import Evictions
 from berth.messages.attempts import Decision, Ranked, Reason
 from berth.messages.subjects import Attempt
+
+ClaimKey = tuple[str, str]  # namespace and name of a ResourceClaim
 
 NO_ANSWER: Final = 0  # status of a request without an answer
 _OPEN: Final = frozenset({NO_ANSWER, HTTPStatus.UNAUTHORIZED, HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS})
@@ -231,6 +233,15 @@ class WriteObjects(msgspec.Struct, frozen=True, kw_only=True):
     pod: Pod
     requests: tuple[Write, ...]
 
+    @property
+    def claims(self) -> Iterator[ClaimKey]:
+        """The ResourceClaims that it writes."""
+        for each in self.requests:
+            if isinstance(each, ReserveClaim):
+                yield each.claim.namespace, each.claim.name
+            elif isinstance(each, CreateClaim):
+                yield each.claim.metadata.namespace, each.claim.metadata.name
+
 
 class AskAboutNodes(msgspec.Struct, frozen=True, kw_only=True):
     """Ask extenders which of these nodes, on which the pod fits, they keep. ``nodes``: by name. -> NodesAnswered."""
@@ -248,6 +259,11 @@ class ReleaseClaims(msgspec.Struct, frozen=True, kw_only=True):
     pod: Pod
     requests: tuple[ReleaseClaim | FreeClaim, ...]
     voids: bool = False
+
+    @property
+    def claims(self) -> Iterator[ClaimKey]:
+        """The ResourceClaims that it may write."""
+        return ((each.claim.namespace, each.claim.name) for each in self.requests)
 
 
 class AskAboutEvictions(msgspec.Struct, frozen=True, kw_only=True):

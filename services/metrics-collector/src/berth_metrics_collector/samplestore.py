@@ -10,7 +10,6 @@ rejected or omitted.
 from __future__ import annotations
 
 import uuid
-from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -32,8 +31,8 @@ CHECK_SECONDS: Final = 1.5
 # this stays below 10 s; two writes may be late.
 PEER_SECONDS: Final = 6.0
 MAX_PEERS: Final = 64  # remembered; an account has 8 connections of collectors
-# As many samples as the bucket's 32 MiB hold: of a flood of names it has dropped those before.
-MAX_KEYS: Final = 100_000
+# Names of no node that are remembered from check to check, as many as the bucket's 32 MiB hold samples.
+MAX_UNKNOWN: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +82,7 @@ class SampleStore:
 
     def begin(self) -> None:
         """Forget what is stored: another session may have another store."""
-        self._by_node: OrderedDict[str, _StoredSample] = OrderedDict()  # the one stored longest ago first
+        self._by_node: dict[str, _StoredSample] = {}
         self._received_at: dict[str, float] = {}  # by author, the one received longest ago first
 
     def apply(self, entry: Entry, now: float) -> None:
@@ -95,9 +94,8 @@ class SampleStore:
         if query != self.query or entry.sequence < self._sequence(node):
             return
         sample = _decoded(entry.data)
-        self._keep(
-            node,
-            _StoredSample(sequence=entry.sequence, sample=sample, stored_at=entry.time, is_removed=entry.data is None),
+        self._by_node[node] = _StoredSample(
+            sequence=entry.sequence, sample=sample, stored_at=entry.time, is_removed=entry.data is None
         )
         if sample is not None and sample.by:
             self._received_at.pop(sample.by, None)
@@ -118,7 +116,7 @@ class SampleStore:
     def written(self, write: SampleWrite, sequence: int, now: float) -> None:
         self._wrote_at = now
         if sequence > self._sequence(write.node):  # the bucket's entry may come before the answer
-            self._keep(write.node, _StoredSample(sequence=sequence, sample=write.sample))
+            self._by_node[write.node] = _StoredSample(sequence=sequence, sample=write.sample)
 
     def forget(self, node: str) -> None:
         """Forget a key that has neither a value nor a marker.
@@ -146,12 +144,13 @@ class SampleStore:
 
     def removals(self, nodes: Collection[str], now: float) -> Iterator[SampleRemoval]:
         """Removals of stored samples, undecodable ones included: of ``nodes`` without an author, then of all others."""
-        for gone in [node for node, stored in self._by_node.items() if stored.is_removed and node not in nodes]:
-            del self._by_node[gone]
-        present = {node: stored for node, stored in self._by_node.items() if not stored.is_removed}
-        orphans = (node for node, stored in present.items() if node in nodes and self._is_orphan(node, stored, now))
-        for node in (*orphans, *(node for node in present if node not in nodes)):
-            yield SampleRemoval(node=node, key=key(self.query, node), expected=present[node].sequence)
+        present = [node for node, stored in self._by_node.items() if not stored.is_removed]
+        unknown = [node for node in present if node not in nodes][-MAX_UNKNOWN:]
+        kept = {*unknown, *nodes}
+        self._by_node = {node: stored for node, stored in self._by_node.items() if node in kept}
+        orphans = [node for node in present if node in nodes and self._is_orphan(node, self._by_node[node], now)]
+        for node in (*orphans, *unknown):
+            yield SampleRemoval(node=node, key=key(self.query, node), expected=self._sequence(node))
 
     def newest(self) -> datetime | None:
         times = (stored.newest for stored in self._by_node.values())
@@ -160,12 +159,6 @@ class SampleStore:
     def count(self) -> int:
         """The number of nodes with a sample of any age."""
         return sum(stored.sample is not None for stored in self._by_node.values())
-
-    def _keep(self, node: str, stored: _StoredSample) -> None:
-        self._by_node[node] = stored
-        self._by_node.move_to_end(node)
-        if len(self._by_node) > MAX_KEYS:
-            self._by_node.popitem(last=False)
 
     def _is_due(self, node: str, sample: Bandwidth, now: float) -> bool:
         stored = self._by_node.get(node)

@@ -206,6 +206,7 @@ class ScorerCore:
         self._answered: deque[PendingDelivery] = deque()
         # Pods whose plugins work ahead of the ranking. They take turns with the backlog, a slice each.
         self._preparing: deque[PendingDelivery] = deque()
+        self._fresh: deque[PendingDelivery] = deque()  # those that wait for the first such slice, which come first
         self._prepares = False
         self._may_continue: Callable[[], bool] = lambda: True
         # By sequence, messages whose answer, or a dead letter in its place, is being stored.
@@ -253,7 +254,7 @@ class ScorerCore:
         if self._is_closed:
             return None
         may_rank = self._alone is None
-        if may_rank and (self._answered or self._preparing or self._backlog.is_ready):
+        if may_rank and (self._answered or self._fresh or self._preparing or self._backlog.is_ready):
             return 0.0
         waits_until = self._backlog.due() if may_rank else None
         return self._beat_at if waits_until is None else min(waits_until, self._beat_at)
@@ -266,6 +267,7 @@ class ScorerCore:
         self._questions.clear()
         self._answered.clear()
         self._preparing.clear()
+        self._fresh.clear()
         self._backlog.clear()
         idle = [held.delivery for sequence, held in self._held.items() if sequence not in self._publishing]
         self._held = {sequence: self._held[sequence] for sequence in self._publishing}
@@ -352,10 +354,24 @@ class ScorerCore:
             return None
         if self._answered:
             return self._answered.popleft()
-        if self._preparing and self._prepares:
-            return self._preparing.popleft()
+        if self._prepares and (self._fresh or self._preparing):
+            return self._next_ahead()
         held = self._backlog.pop(self.view.positions, now)
-        return self._preparing.popleft() if held is None and self._preparing else held
+        # The first slice may take a second, as any other: of many such pods each waits for a turn, and others do not.
+        while held is not None and (self._fresh or self._preparing) and self._works_ahead(held):
+            self._fresh.append(held)
+            held = self._backlog.pop(self.view.positions, now)
+        return held or self._next_ahead()
+
+    def _next_ahead(self) -> PendingDelivery | None:
+        waiting = self._fresh or self._preparing
+        return waiting.popleft() if waiting else None
+
+    def _works_ahead(self, held: PendingDelivery) -> bool:
+        pending = held.pending
+        if pending.error or held.is_suspect or self._ranker.profiles[pending.profile].asks_extenders(pending.pod):
+            return False
+        return self._ranker.works_ahead(pending, self.view)
 
     def _begin(self, held: PendingDelivery) -> list[Effect]:
         """Run plugins for a pod; for a suspect, count it first."""

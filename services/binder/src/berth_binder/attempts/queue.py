@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from itertools import count
 from typing import Final
 
@@ -16,6 +17,7 @@ from berth.lifecycle.tries import MOST_TRIES
 from berth_binder.attempts.attempt import BindingAttempt, PluginSteps
 from berth_binder.decisions.verdict import Verdict, failed
 from berth_binder.events import (
+    ClaimKey,
     ClearTries,
     CountTry,
     RankedDelivery,
@@ -275,6 +277,42 @@ class BindingQueue:
         aside = attempt.pause(due, waits_for)
         self.paused.add(attempt)
         return aside
+
+
+class ClaimTurns:
+    """Pods in flight by the ResourceClaims that they write; writes to one claim wait for each other.
+
+    ``behind``: pods that wait for another one's write.
+    """
+
+    def __init__(self) -> None:
+        self.behind: set[str] = set()
+        self._lines: dict[ClaimKey, dict[str, None]] = {}  # uids in order
+        self._claims: dict[str, AbstractSet[ClaimKey]] = {}
+
+    def join(self, uid: str, claims: AbstractSet[ClaimKey]) -> None:
+        if any(claim in self._lines for claim in claims):
+            self.behind.add(uid)
+        self._claims[uid] = claims
+        for claim in claims:
+            self._lines.setdefault(claim, {})[uid] = None
+
+    def leave(self, uid: str) -> None:
+        self.behind.discard(uid)
+        for claim in self._claims.pop(uid, ()):
+            line = self._lines[claim]
+            del line[uid]
+            if not line:
+                del self._lines[claim]
+            elif self._is_first(first := next(iter(line))):
+                self.behind.discard(first)
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._lines and not self._claims
+
+    def _is_first(self, uid: str) -> bool:
+        return all(next(iter(self._lines[claim])) == uid for claim in self._claims[uid])
 
 
 class Suspects:

@@ -13,7 +13,7 @@ import msgspec
 
 from berth.api.pod import Pod, changed, is_gated, is_gone_while_unbound
 from berth.decoding import version_number
-from berth.framework.cycle import check, claim_to_free
+from berth.framework.cycle import check, check_in_turn, claim_to_free
 from berth.framework.interface import FreeClaim
 from berth.framework.plugincalls import PluginFailure
 from berth.framework.profile import Profile
@@ -153,10 +153,7 @@ class NodeChoice:
         Raises:
             RecheckError: a filter could not answer.
         """
-        status = check(pod, node, self.cache.snapshot, profile, has_room=has_room)
-        if status.code is Code.ERROR:
-            raise RecheckError(f"checking {pod.key!r} on {node!r}: {status.plugin}: {', '.join(status.reasons)}")
-        return status
+        return _answered(check(pod, node, self.cache.snapshot, profile, has_room=has_room), pod, node)
 
     def choose(self, ranked: Ranked, pod: Pod, profile: Profile) -> Placement | Verdict:
         """One of the K candidates, or a conflict with the filter that rejected each.
@@ -170,9 +167,9 @@ class NodeChoice:
             # A former binder may have waited there: others have kept off that room since.
             order.sort(key=lambda candidate: candidate.node != nominated)
         rejections: list[Rejection] = []
-        for place, candidate in enumerate(order):
-            status = self.status(pod, candidate.node, profile)
-            if status.is_success:
+        statuses = check_in_turn(pod, [each.node for each in order], self.cache.snapshot, profile)
+        for place, (candidate, status) in enumerate(zip(order, statuses, strict=False)):
+            if _answered(status, pod, candidate.node).is_success:
                 kept = explaining_candidates(candidates, order[: place + 2])
                 return Placement(pod=pod, node=candidate.node, candidates=kept)
             reasons = ", ".join(status.reasons)
@@ -192,3 +189,9 @@ class NodeChoice:
             else msgspec.structs.replace(candidate, newcomers=count - candidate.pods)
             for candidate, count in zip(candidates, present, strict=True)
         ]
+
+
+def _answered(status: Status, pod: Pod, node: str) -> Status:
+    if status.code is Code.ERROR:
+        raise RecheckError(f"checking {pod.key!r} on {node!r}: {status.plugin}: {', '.join(status.reasons)}")
+    return status

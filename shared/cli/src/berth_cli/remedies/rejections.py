@@ -1,6 +1,7 @@
 """Advice on a pod: the sentences of the filters that reject it, the only obstacles first.
 
-A cycle stops at a node's first rejection. Advice needs all of them, so every filter runs on every node.
+Of these, what nodes lack altogether comes last. A cycle stops at a node's first rejection. Advice needs all of them, so
+every filter runs on every node.
 """
 
 from __future__ import annotations
@@ -44,8 +45,9 @@ def remedies_of(pod: Pod, snapshot: Snapshot, profile: Profile) -> list[Remedy]:
             return []
         if len(free := rejections.free):
             return [_passing(pod, snapshot, profile, free)]
-        found = [remedy for plugin in profile.filters for remedy in rejections.remedies(plugin)]
-    return sorted(found, key=lambda each: (-each.alone, -each.nodes))[:MOST_REMEDIES]
+        found = [pair for plugin in profile.filters for pair in rejections.remedies(plugin)]
+    found.sort(key=lambda each: (not each[1].alone, each[0].lacking, -each[1].alone, -each[1].nodes))
+    return [remedy for _, remedy in found[:MOST_REMEDIES]]
 
 
 def remedies_by_reasons(rejections: Sequence[Rejection], snapshot: Snapshot, profile: Profile) -> list[Remedy]:
@@ -83,7 +85,7 @@ class _Rejections:
             rejected |= mask
         return self.rows[~rejected]
 
-    def remedies(self, plugin: FilterPlugin) -> Iterator[Remedy]:
+    def remedies(self, plugin: FilterPlugin) -> Iterator[tuple[RemedySentence, Remedy]]:
         rejected = self.by_plugin.get(plugin.name)
         if rejected is None or not rejected.any() or not isinstance(plugin, RemedyPlugin):
             return
@@ -98,7 +100,8 @@ class _Rejections:
         once = nodes.alone & np.equal(np.sum(masks, axis=0), 1)
         for sentence, mask in zip(sentences, masks, strict=True):
             if mask.any():
-                yield _about(plugin.name, sentence, nodes, mask, once if sentence.only is None else sentence.only)
+                only = once if sentence.only is None else sentence.only
+                yield sentence, _about(plugin.name, sentence, nodes, mask, only)
 
 
 def _rejections_of(pod: Pod, snapshot: Snapshot, profile: Profile) -> _Rejections | None:

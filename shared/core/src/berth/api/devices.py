@@ -1,6 +1,6 @@
 """ResourceClaims, ResourceSlices and DeviceClasses (resource.k8s.io/v1), trimmed to the fields that scheduling reads.
 
-The parameters of a configuration belong to its driver: they are copied into allocations and never read.
+The parameters of a configuration belong to its driver: their bytes are copied into allocations and never read.
 """
 
 from __future__ import annotations
@@ -65,8 +65,22 @@ class ExpressionSelector(Trimmed, frozen=True, kw_only=True):
 
 
 class OpaqueConfiguration(Trimmed, frozen=True, kw_only=True):
+    """``parameters``: JSON as it came, because decoding loses digits of numbers; equal if its bytes are."""
+
     driver: str = ""
-    parameters: object = None
+    parameters: msgspec.Raw
+
+    def __post_init__(self) -> None:
+        # Not a part of the LIST in which it came, which would be kept as long.
+        msgspec.structs.force_setattr(self, "parameters", self.parameters.copy())
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, OpaqueConfiguration):
+            return NotImplemented
+        return self.driver == other.driver and bytes(self.parameters) == bytes(other.parameters)
+
+    def __hash__(self) -> int:
+        return hash((self.driver, bytes(self.parameters)))
 
 
 class DeviceToleration(Toleration, frozen=True, kw_only=True):
@@ -384,25 +398,25 @@ class SharedAttributes:
         self._known: dict[DeviceAttribute, DeviceAttribute] = {}
         self._capacities: dict[tuple[tuple[str, DeviceCapacity], ...], dict[str, DeviceCapacity]] = {}
 
-    def __call__(self, resource_slice: ResourceSlice) -> ResourceSlice:
-        spec = resource_slice.spec
-        if not spec.devices:
-            return resource_slice
+    def __call__(self, resource_slice: ResourceSlice) -> None:
+        """Replace parts of a new slice by equal ones, in place, because copies beside a LIST double its memory."""
+        devices = resource_slice.spec.devices
+        if not devices:
+            return
         tables: tuple[dict[Any, Any], ...] = (self._names, self._known, self._capacities)
         if sum(map(len, tables)) > _MOST_SHARED:
             for table in tables:
                 table.clear()
-        devices = [self._shared(device) for device in spec.devices]
-        return msgspec.structs.replace(resource_slice, spec=msgspec.structs.replace(spec, devices=devices))
+        for device in devices:
+            self._share(device)
 
-    def _shared(self, device: SliceDevice) -> SliceDevice:
-        known, attributes = self._known, device.attributes
-        return msgspec.structs.replace(
-            device,
-            name=self._names.setdefault(device.name, device.name),
-            attributes=attributes and {name: known.setdefault(each, each) for name, each in attributes.items()},
-            capacity=device.capacity and self._capacity(device.capacity),
-        )
+    def _share(self, device: SliceDevice) -> None:
+        msgspec.structs.force_setattr(device, "name", self._names.setdefault(device.name, device.name))
+        if attributes := device.attributes:
+            for name, each in attributes.items():
+                attributes[name] = self._known.setdefault(each, each)
+        if device.capacity:
+            msgspec.structs.force_setattr(device, "capacity", self._capacity(device.capacity))
 
     def _capacity(self, capacity: dict[str, DeviceCapacity]) -> dict[str, DeviceCapacity]:
         # Numbers of different types are equal, and policies have no hash.

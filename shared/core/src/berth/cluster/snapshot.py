@@ -57,7 +57,7 @@ class Objects(Generic[T]):
         self.kind = kind
         self.version = 0
         self.unread = ""  # why the kind cannot be read, so that its objects may be old or missing
-        self.prepare: Callable[[T], T] | None = None  # makes of each new object the one that is kept
+        self.prepare: Callable[[T], None] | None = None  # called with each new object before it is kept
         self._followers: list[Callable[[T | None, T | None], None]] = []
         self._by_key: dict[str, T] = {}
         self._by_namespace: dict[str, dict[str, T]] = {}
@@ -86,7 +86,8 @@ class Objects(Generic[T]):
         obj = msgspec.structs.replace(obj, metadata=metadata)  # type: ignore[type-var]  # all kinds are Structs
         before = self._actual.get(key, self._by_key.get(key))
         if before != obj:
-            obj = obj if self.prepare is None else self.prepare(obj)
+            if self.prepare is not None:
+                self.prepare(obj)
             self._take_out(key)
             self._put(key, obj)
             for follower in self._followers:

@@ -187,19 +187,34 @@ def nodes_to_extend(pod: Pod, snapshot: Snapshot, profile: Profile, *, search: b
 
 
 def check(pod: Pod, node: str, snapshot: Snapshot, profile: Profile, *, has_room: bool = False) -> Status:
-    """Run all filters on one node; a placed pod does not count against itself.
+    """Run all filters on one node, as ``check_in_turn`` does."""
+    return check_in_turn(pod, (node,), snapshot, profile, has_room=has_room)[0]
 
-    Nominated pods count too, unless the pod ``has_room`` there already: the others were nominated beside it.
-    Success, the first filter's rejection, or an error that names the failed plugin.
+
+def check_in_turn(
+    pod: Pod, nodes: Sequence[str], snapshot: Snapshot, profile: Profile, *, has_room: bool = False
+) -> list[Status]:
+    """Run all filters on one node after the other, in one cycle, until one passes or a plugin fails.
+
+    A placed pod does not count against itself. Nominated pods count too, unless the pod ``has_room`` there already: the
+    others were nominated beside it. Of each node looked at: success, the first filter's rejection, or an error that
+    names the failed plugin.
     """
     problems = snapshot.class_of(pod).requests.problems
     if problems:
-        return Status.error(unreadable(problems))
+        return [Status.error(unreadable(problems))]
+    statuses: list[Status] = []
     try:
         with _without_itself(pod, snapshot):
-            return _check(pod, node, snapshot, profile, has_room=has_room)
+            results = EquivalenceCache.of(snapshot, profile).results_of(pod)
+            found = pre_filter(pod, snapshot, profile, results.new_state(), results.pre_filtered)
+            for node in nodes:
+                statuses.append(_check(pod, node, snapshot, profile, found, has_room=has_room))
+                if statuses[-1].is_success or statuses[-1].code is Code.ERROR:
+                    break
     except PluginFailure as failure:
-        return Status.error(str(failure))
+        statuses.append(Status.error(str(failure)))
+    return statuses
 
 
 def any_feasible_node(pod: Pod, snapshot: Snapshot, profile: Profile) -> str:
@@ -452,12 +467,12 @@ def _none_feasible(cycle: _Cycle, diagnosis: Diagnosis, message: str, columns: M
     )
 
 
-def _check(pod: Pod, node: str, snapshot: Snapshot, profile: Profile, *, has_room: bool = False) -> Status:
+def _check(  # noqa: PLR0913 - the parts of one cycle, and the node
+    pod: Pod, node: str, snapshot: Snapshot, profile: Profile, found: PreFiltered, *, has_room: bool
+) -> Status:
     info = node_info(snapshot, node)
     if info is None:
         return Status.unresolvable(f"node {node!r} not found")
-    results = EquivalenceCache.of(snapshot, profile).results_of(pod)
-    found = pre_filter(pod, snapshot, profile, results.new_state(), results.pre_filtered)
     if found.rejection is not None:
         return found.rejection
     if found.nodes is not None and node not in found.nodes:

@@ -277,6 +277,7 @@ class RemedySentence:
         text: a whole sentence, in place of ``before``, the nodes and ``after``.
         examples: the nodes that ``text`` names.
         amounts: for programs, the numbers in ``text``, in millicores and base units.
+        lacking: these nodes could not take the pod if they were empty: shown after nodes that could.
     """
 
     about: str
@@ -287,6 +288,7 @@ class RemedySentence:
     text: str = ""
     examples: Sequence[str] = ()
     amounts: Mapping[str, int] = field(default_factory=dict)
+    lacking: bool = False
 
 
 class RemedyPlugin(FilterPlugin):
@@ -580,14 +582,12 @@ class CreateClaim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseClaim:
-    """Take the pod's reservation of a ResourceClaim back.
+    """Take the pod's reservation of a ResourceClaim back, and the allocation with the last one.
 
-    ``clears``: the allocation too, unless other pods have reserved it. ``is_deleted``: delete the claim then, which the
-    pod controls; its uid may be unknown (empty).
+    ``is_deleted``: delete the claim then, which the pod controls; its uid may be unknown (empty).
     """
 
     claim: ClaimName
-    clears: bool
     is_deleted: bool = False
 
 

@@ -1,15 +1,17 @@
 """Writes of ResourceClaims (resource.k8s.io/v1). The answer of a success holds the claim, but for a deletion.
 
-A claim's opaque parameters are stored as they were sent, and printed in another form. If the two differ, the API server
-takes a JSON patch for a change of them, and refuses it: "field is immutable" (422). Then the object is read and written
-as protobuf, with the new fields appended; repeated occurrences of a message are merged. An allocation can always be set
-and cleared by a patch.
+A claim's opaque parameters are stored as they were sent, and printed in another form: compact, with six characters for
+each ``<``, ``>`` and ``&``. If the two differ, the API server takes a JSON patch for a change of them, and refuses it:
+"field is immutable" (422). Then the object is read and written as protobuf, with the new fields appended; repeated
+occurrences of a message are merged. A patch can always clear an allocation. A PUT sets it, because a patch loses every
+null in the parameters.
 
 Every function raises ApiUnreachableError without an answer: the write may be carried out, now or later.
 """
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
@@ -19,7 +21,13 @@ from urllib.parse import quote
 
 import msgspec
 
-from berth.api.devices import FINALIZER, AllocationResult, ClaimConsumer, ResourceClaim
+from berth.api.devices import (
+    FINALIZER,
+    AllocationResult,
+    ClaimConsumer,
+    DeviceAllocationConfiguration,
+    ResourceClaim,
+)
 from berth.api.pod import CONDITION_FENCE, Pod
 from berth.clock import whole_seconds
 from berth.kube.client import MERGE_PATCH, STRATEGIC_MERGE_PATCH, KubeClient
@@ -27,6 +35,11 @@ from berth.kube.http1 import Response
 from berth.kube.writes import conflict
 
 PROTOBUF: Final = "application/vnd.kubernetes.protobuf"
+
+# Limit of the API server for the parameters of a configuration, as they are stored.
+_MOST_PARAMETER_BYTES: Final = 10 << 10
+# What Go escapes as it prints JSON, and every other escape.
+_ESCAPES: Final = re.compile(rb"\\(?:u(003c|003e|0026|2028|2029)|.)")
 
 _encode: Final = msgspec.json.Encoder().encode
 _decoder: Final = msgspec.json.Decoder(ResourceClaim)
@@ -100,7 +113,31 @@ async def allocate(
 ) -> Response:
     """Write the allocation and the pod's reservation; 409 if the claim has changed."""
     timed = msgspec.structs.replace(allocation, allocation_timestamp=whole_seconds(time))
-    return await _patch_status(client, claim, {"allocation": timed, "reservedFor": [consumer(pod)]})
+    if timed.devices.config:
+        config = [_with_short_parameters(each) for each in timed.devices.config]
+        timed = msgspec.structs.replace(timed, devices=msgspec.structs.replace(timed.devices, config=config))
+    meant = claim.metadata
+    metadata = {
+        "name": meant.name,
+        "namespace": meant.namespace,
+        "uid": meant.uid,
+        "resourceVersion": meant.resource_version,
+    }
+    status = {"allocation": timed, "reservedFor": [consumer(pod)]}
+    return await client.request("PUT", _status_path(claim), body=_encode({"metadata": metadata, "status": status}))
+
+
+def _with_short_parameters(config: DeviceAllocationConfiguration) -> DeviceAllocationConfiguration:
+    """The parameters as the API server prints them, so that clients may patch the claim; if too long, unescaped."""
+    opaque = config.opaque
+    if opaque is None or len(bytes(opaque.parameters)) <= _MOST_PARAMETER_BYTES:
+        return config
+    short = msgspec.Raw(_ESCAPES.sub(_unescaped, bytes(opaque.parameters)))
+    return msgspec.structs.replace(config, opaque=msgspec.structs.replace(opaque, parameters=short))
+
+
+def _unescaped(escape: re.Match[bytes]) -> bytes:
+    return chr(int(escape[1], 16)).encode() if escape[1] else escape[0]
 
 
 async def clear(client: KubeClient, claim: ResourceClaim) -> Response:

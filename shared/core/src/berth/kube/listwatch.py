@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from http import HTTPStatus
@@ -24,6 +25,7 @@ from berth.errors import DecodeError
 from berth.kube.client import KubeClient
 from berth.kube.errors import refusal
 from berth.kube.http1 import Response, StatusObject, decode_status
+from berth.memory import give_back_free_pages
 
 T = TypeVar("T", bound=KubernetesObject)
 
@@ -155,7 +157,7 @@ class ObjectDecoder(Generic[T]):
                 thing = with_effective_requests(thing)  # type: ignore[assignment]  # T is Pod here
                 self._shared.share(thing, size)
             elif isinstance(thing, ResourceSlice):
-                thing = self._shared_attributes(thing)  # type: ignore[assignment]  # T is ResourceSlice here
+                self._shared_attributes(thing)
             keeps = self._kind.keeps_whole
             return with_whole(thing, raw) if keeps is not None and keeps(thing) else thing
         except MALFORMED as exc:
@@ -346,14 +348,14 @@ async def list_objects(
     """
     selection = selection or Selection()
     params = selection.params()
-    if selection.may_be_paged:
-        try:
-            return await _Listing(client, kind, page_size, on_part).read(
-                {**params, "limit": f"{page_size or PAGE_SIZE}"}
-            )
-        except _ListExpiredError:
-            pass
-    return await _Listing(client, kind, page_size, on_part).read(params)
+    try:
+        if selection.may_be_paged:
+            with suppress(_ListExpiredError):
+                limit = f"{page_size or PAGE_SIZE}"
+                return await _Listing(client, kind, page_size, on_part).read({**params, "limit": limit})
+        return await _Listing(client, kind, page_size, on_part).read(params)
+    finally:
+        give_back_free_pages()  # the answers' bytes: 20 MB and more
 
 
 async def present_version(client: KubeClient, kind: Kind[Any]) -> str:

@@ -13,10 +13,8 @@ SIGTERM and SIGINT set ``process.stopping``. The service then finishes its curre
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import gc
 import os
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -28,6 +26,7 @@ from berth.errors import BerthError
 from berth.exits import Exit, ReadyFileError, UsageError, exit_for
 from berth.lifecycle.peers import Peers
 from berth.lifecycle.shutdown import Deadline, StopThread, Watchdog, end_with_parent, seconds_left
+from berth.memory import keep_freed_memory
 from berth.observability import logging as service_logging
 from berth.observability.health import Health, health_server, write_when_working
 from berth.observability.logging import get_logger
@@ -40,14 +39,6 @@ T = TypeVar("T")
 
 log = get_logger()
 
-
-_TRIM_THRESHOLD: Final = -1
-_MMAP_THRESHOLD: Final = -3  # glibc's numbers of these parameters (malloc.h)
-# Arrays below this size are allocated on the heap: the highest value that glibc itself sets for this threshold. An
-# array of one number for each of 50,000 nodes has 400,000 bytes.
-_HEAP_BYTES: Final = 32 * 1024 * 1024
-# Free bytes kept at the end of the heap: twice the other, as in glibc when it raises its threshold.
-_KEPT_BYTES: Final = 2 * _HEAP_BYTES
 
 # Pause before unfinished work is cancelled again: longer than releasing a Lease takes. Before Python 3.12
 # `asyncio.wait_for`, which libraries use, loses a cancellation that arrives together with its result.
@@ -241,29 +232,3 @@ async def _ended(*tasks: asyncio.Future[Any]) -> None:
         for task in left:
             task.cancel()
         _, left = await asyncio.wait(left, timeout=CANCEL_AGAIN_SECONDS)
-
-
-def keep_freed_memory() -> bool:
-    """Make glibc keep freed memory for reuse; once per process. Returns whether it worked (only with glibc)."""
-    mallopt = _of_libc("mallopt")
-    if mallopt is None:
-        return False
-    # A cycle allocates and frees arrays of a few dozen kilobytes. By default glibc returns them to the kernel as soon
-    # as 128 KiB are free at the end of the heap, and the next cycle faults in each page again: 290 µs per pod of a
-    # known class at 5,000 equal nodes instead of 174.
-    return bool(mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)) and bool(mallopt(_MMAP_THRESHOLD, _HEAP_BYTES))
-
-
-def give_back_memory() -> None:
-    """Free ended objects now: cycles, and unused pages of glibc's heap.
-
-    Call it when much has ended at once: a takeover's memory would otherwise stay until the process ends.
-    """
-    gc.collect()
-    if (trim := _of_libc("malloc_trim")) is not None:
-        trim(0)
-
-
-def _of_libc(name: str) -> Callable[..., int] | None:
-    """A function of the C library; ``None`` if it has no such one."""
-    return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None

@@ -41,7 +41,8 @@ from berth.lifecycle.peers import (
     Announcement,
     PeerReporter,
 )
-from berth.lifecycle.process import Process, give_back_memory, in_background, run_until
+from berth.lifecycle.process import Process, in_background, run_until
+from berth.memory import give_back_memory
 from berth.messages.attempts import decode_versioned, encode
 from berth.observability.health import ONCE, Condition, WaitReporter
 from berth.observability.logging import get_logger

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,7 +12,7 @@ from berth.api.trimming import without_whole
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import BEST, Detail, Ranking, RankOptions, ToExtend, nodes_to_extend, rank
 from berth.framework.extending import Extension
-from berth.framework.interface import Nomination
+from berth.framework.interface import AllocatingPlugin, Nomination
 from berth.framework.plugincalls import PluginFailure, Timing, call
 from berth.framework.profile import Profile
 from berth.log import get_logger
@@ -58,18 +58,24 @@ class Ranker:
         """The nodes to ask extenders about before the pod is ranked."""
         return nodes_to_extend(pending.pod, view.snapshot, self.profiles[pending.profile], search=search)
 
+    def works_ahead(self, pending: Pending, view: View) -> bool:
+        """Whether a plugin works ahead of the pod's ranking."""
+        return any(self._allocating(pending, view))
+
     def prepare(self, pending: Pending, view: View, may_continue: Callable[[], bool]) -> bool:
         """Work ahead of the pod's ranking, while it may continue; returns whether it is done."""
-        profile = self.profiles[pending.profile]
-        left_out = profile.left_out(view.snapshot.traits_of(pending.pod))
         try:
             return all(
                 call(plugin, "Prepare", plugin.prepare, bool, pending.pod, view.snapshot, may_continue)
-                for plugin in profile.allocating
-                if plugin.name not in left_out
+                for plugin in self._allocating(pending, view)
             )
         except PluginFailure:
             return True  # the ranking fails in the same way
+
+    def _allocating(self, pending: Pending, view: View) -> Iterator[AllocatingPlugin]:
+        profile = self.profiles[pending.profile]
+        left_out = profile.left_out(view.snapshot.traits_of(pending.pod))
+        return (plugin for plugin in profile.allocating if plugin.name not in left_out)
 
     def answer(  # noqa: PLR0913 - what is ranked, on what, and the options
         self,

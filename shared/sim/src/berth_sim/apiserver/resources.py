@@ -20,6 +20,7 @@ from berth_sim.apiserver.kinds import (
     NODES,
     PODS,
     REPLICATION_CONTROLLERS,
+    RESOURCE_CLAIMS,
     SECRETS,
     WITHOUT_EFFECT,
     SimulatedKind,
@@ -356,6 +357,8 @@ def _only_part(kind: SimulatedKind, before: JsonObject, value: JsonObject, part:
         "resourceVersion": before["metadata"]["resourceVersion"],
     }
     if part == "status":
+        if kind is RESOURCE_CLAIMS:  # of other kinds, labels, annotations and owners may change with the status
+            metadata = before["metadata"]
         return {**before, "metadata": metadata, "status": value.get("status") or {}}
     if kind.has_status:
         return {**value, "metadata": metadata, "status": before.get("status") or {}}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -38,8 +39,8 @@ _STEPS_AT_ONCE: Final = 2000
 # every search to its end would take minutes of a scorer's time at 5,000 nodes.
 _MOST_GIVEN_UP: Final = 16
 _FEW_STEPS: Final = MOST_STEPS // 10
-# Devices looked at in all searches of one call within a cycle, 100 ms of work or more. ``prepare`` usually leaves few.
-_MOST_STEPS_AT_ONCE: Final = 5 * MOST_STEPS
+# Devices looked at in all searches of one cycle, 100 ms of work or more. ``prepare`` usually leaves few.
+_MOST_STEPS_IN_A_CYCLE: Final = 5 * MOST_STEPS
 
 NOT_SEARCHED: Final = "gave up allocating claims: searches on other nodes took too long"
 
@@ -48,6 +49,17 @@ _NO_ROWS: Final[RowIndex] = np.zeros(0, dtype=np.intp)
 FITS: Final = 1
 
 Outcome = Solution | Rejected | str  # text: an error that ends the cycle
+
+
+@dataclass(slots=True)
+class Budget:
+    """What is left of the devices that the searches of a cycle may look at."""
+
+    steps: int = _MOST_STEPS_IN_A_CYCLE
+
+    @property
+    def is_left(self) -> bool:
+        return self.steps > 0
 
 
 class NodeAnswers:
@@ -79,10 +91,12 @@ class NodeAnswers:
         self._given_up = 0
         self._not_searched: RowIndex = _NO_ROWS
 
-    def find(self, rows: RowIndex, may_continue: Callable[[], bool] | None = None) -> bool:
+    def find(
+        self, rows: RowIndex, may_continue: Callable[[], bool] | None = None, budget: Budget | None = None
+    ) -> bool:
         """Bring ``codes`` and ``points`` of these rows up to date; returns whether all are.
 
-        Without ``may_continue``, nodes that are left after many steps are rejected until the next call.
+        Without ``may_continue``, nodes that are left when the budget is spent are rejected until the next call.
         """
         self._forget_changed()
         unknown = rows[self.codes[rows] == _UNKNOWN]
@@ -95,22 +109,21 @@ class NodeAnswers:
                 return False
         free = Free(self._pools, self._ledger)
         outcomes: dict[Candidates, Outcome] = {}  # nodes may have the same candidates
-        goes_on = may_continue or self._within_steps()
-        looks_at = self._steps + _STEPS_AT_ONCE
-        for i, row in enumerate(unknown.tolist(), 1):
-            self._note(row, self._outcome_of(row, free, outcomes))
+        budget = budget or Budget()
+        looks_at = 0
+        for i, row in enumerate(unknown.tolist()):
             if i % _AT_ONCE == 0 or self._steps >= looks_at:
                 looks_at = self._steps + _STEPS_AT_ONCE
-                if i < len(unknown) and not goes_on():
-                    if may_continue is None:
-                        self._not_searched = unknown[i:]
-                        self.codes[self._not_searched] = self._number_of(Rejected(NOT_SEARCHED))
+                if may_continue is None and not budget.is_left:
+                    self._not_searched = unknown[i:]
+                    self.codes[self._not_searched] = self._number_of(Rejected(NOT_SEARCHED))
                     return False
+                if i and may_continue is not None and not may_continue():
+                    return False
+            before = self._steps
+            self._note(row, self._outcome_of(row, free, outcomes))
+            budget.steps -= self._steps - before
         return True
-
-    def _within_steps(self) -> Callable[[], bool]:
-        most = self._steps + _MOST_STEPS_AT_ONCE
-        return lambda: self._steps < most
 
     def _outcome_of(self, row: int, free: Free, outcomes: dict[Candidates, Outcome]) -> Outcome:
         node, key = self.snapshot.node_at(row), None

@@ -201,7 +201,7 @@ class DynamicResources(
                 continue
             if answers is not None:
                 rows = nodes.rows[mask]
-                answers.find(rows)
+                answers.find(rows, budget=claims.budget)
                 found = answers.codes[rows]
                 first = len(statuses)
                 if np.any(found != FITS):
@@ -280,7 +280,7 @@ class DynamicResources(
             answers, _ = claims.answers(pod, served)
             if answers is not None:
                 rows = nodes.rows[mask]
-                answers.find(rows)
+                answers.find(rows, budget=claims.budget)
                 scores[mask] += answers.points[rows].sum(axis=1)
         return scores
 
@@ -357,18 +357,17 @@ class DynamicResources(
         return tuple(found)
 
     def releases(self, state: CycleState, pod: Pod, node: str, *, sent: bool) -> tuple[ReleaseClaim, ...]:
-        """An allocation that was idle before stays so."""
         reserved = state.find(RESERVED)
         if reserved is None:
             return ()
         found = [
-            ReleaseClaim(claim=_name_of(claim), clears=reserved.is_made_for(claim, pod))
+            ReleaseClaim(claim=_name_of(claim))
             for claim in (*(claim for claim, _ in reserved.given), *reserved.shared)
             if claim.metadata.name != IN_MEMORY and (sent or is_reserved_for(claim, pod))
         ]
         if reserved.extended is not None and sent:
             name = ClaimName(namespace=pod.metadata.namespace, name=extended_claim_name(pod), uid="")
-            found.append(ReleaseClaim(claim=name, clears=True, is_deleted=True))
+            found.append(ReleaseClaim(claim=name, is_deleted=True))
         return tuple(found)
 
     def pre_bind(self, state: CycleState, pod: Pod, node: str) -> Status:

@@ -15,7 +15,7 @@ from berth.cluster.nodes import Mask, Nodes
 from berth.cluster.pods import Trait
 from berth.cluster.snapshot import Snapshot
 from berth.framework.status import Status
-from berth.plugins.dynamicresources.answers import Allocator, NodeAnswers
+from berth.plugins.dynamicresources.answers import Allocator, Budget, NodeAnswers
 from berth.plugins.dynamicresources.claims import check_requests, resolved_claims, unread_reason
 from berth.plugins.dynamicresources.extended import IN_MEMORY, ExtendedClaim, extended_claim
 
@@ -31,6 +31,7 @@ class PodClaims:
     extended: dict[str, int] = field(default_factory=dict)  # resources that a class may serve, and amounts
     stale: ResourceClaim | None = None
     unavailable: dict[str, ResourceClaim] = field(default_factory=dict)
+    budget: Budget = field(default_factory=Budget)
     unread: str = ""  # why no class can serve extended resources now
 
     @property

@@ -32,13 +32,14 @@ UPDATED, NONE, NO_MATCH, TAKEN, TOGETHER = range(5)
 class _Obstacle:
     """One kind of obstacle of a request on some nodes. ``matching`` of ``devices`` of the class match there.
 
-    ``why``: of devices that do not match, the expressions, with numbers; ``taken``: kind of hindrance, node, device and
-    what hinders.
+    ``most``: that match on one node; ``why``: of devices that do not match, the expressions, with numbers; ``taken``:
+    kind of hindrance, node, device and what hinders.
     """
 
     nodes: Mask
     devices: int = 0
     matching: int = 0
+    most: int = 0
     why: dict[str, int] = field(default_factory=dict)
     taken: list[tuple[str, str, PooledDevice, str]] = field(default_factory=list)
     pool: NodePool | None = None
@@ -121,6 +122,7 @@ class _Look:
     def add_to(self, obstacle: _Obstacle) -> None:
         obstacle.devices += len(self._of_class)
         obstacle.matching += len(self._matching)
+        obstacle.most = max(obstacle.most, len(self._matching))
         obstacle.taken += [(kind, self._node, device, text) for kind, device, text in self._taken]
         obstacle.pool = obstacle.pool or self._candidates.trouble
         matching = {self._candidates.devices[i].key for i in self._matching}
@@ -150,7 +152,7 @@ def _sentence(
         before += f"{match} on"
         after = f"where pool {obstacle.pool.text} is {obstacle.pool.state.value}"
     elif kind in (NONE, NO_MATCH):
-        before += f"{match}{', too few,' if obstacle.matching else ''} on"
+        before += f"{match}{f', at most {obstacle.most} together,' if obstacle.matching else ''} on"
         after = f"where {_unmet(obstacle.why)}" if obstacle.why else ""
     elif kind == TAKEN:
         before += f"{match} on"
@@ -159,7 +161,8 @@ def _sentence(
         before += f"{match}, but not with all else that the pod asks for, on"
         if wanted := _constraints(request, answers):
             after = f"where they must have {wanted}"
-    return RemedySentence(about=about, nodes=obstacle.nodes, before=before, after=after)
+    lacking = kind in (NONE, NO_MATCH)
+    return RemedySentence(about=about, nodes=obstacle.nodes, before=before, after=after, lacking=lacking)
 
 
 def _constraints(request: Request, answers: NodeAnswers) -> str:
