@@ -77,6 +77,10 @@ def moved(plan: GroupPlan, **changes: Any) -> GroupPlan:
     [
         (pending(attempt="another.2.1"), "want an attempt of group 'uid-gang', got 'another.2.1'"),
         (pending(bundle=Bundle(classes=[], members=BUNDLE.members)), "want members of 0 classes"),
+        (
+            pending(group=a_group("a b", uid="uid-gang")),
+            "want names of letters, digits, '-', '_' and '.', 253 at most, got 'a b'",
+        ),
         (pending(bundle=Bundle(classes=BUNDLE.classes, members=[*BUNDLE.members] * 2)), "want each member once"),
         (pending(group=a_group("gang", namespace="other")), "want members in namespace 'other', got 'default'"),
         (ranked(plan=moved(PLAN, uid="stranger")), "want a plan of members, each once"),
@@ -96,7 +100,7 @@ def moved(plan: GroupPlan, **changes: Any) -> GroupPlan:
 def test_parts_that_do_not_fit_together_are_refused(message: GroupPending | GroupRanked, want: str):
     with pytest.raises(DecodeError) as error:
         decode_group(encode(message), type(message))
-    assert str(error.value) == f"decoding a message about a group: {want}"
+    assert str(error.value).partition(": ")[2] == want
 
 
 def test_a_thousand_members_fit_into_a_message():

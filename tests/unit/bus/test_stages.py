@@ -6,7 +6,15 @@ import pytest
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod, PodSpec
 from berth.bus.settings import TopologySettings
-from berth.bus.stages import publish_dead_letter, publish_decision, publish_pending, publish_ranked
+from berth.bus.stages import (
+    NO_MEMBERS,
+    group_pending_message,
+    group_ranked_message,
+    publish_dead_letter,
+    publish_decision,
+    publish_pending,
+    publish_ranked,
+)
 from berth.bus.topology import DEAD, DECISIONS, PENDING, RANKED
 from berth.messages.attempts import (
     Candidate,
@@ -18,7 +26,11 @@ from berth.messages.attempts import (
     Rejection,
     decode,
 )
+from berth.messages.bundles import bundled
+from berth.messages.groupattempts import GroupPending, GroupRanked, decode_group
+from berth.messages.groups import Alternate, ClassPlan, GroupPlan, PlannedMember
 from fuzz.ordinary import ranked as an_ordinary_ranking
+from harness.builders.groups import a_group, members
 from harness.fakes.memory_bus import MemoryBus, MemorySession
 
 LIMIT = 64 * 1024
@@ -158,3 +170,48 @@ async def test_a_strangers_header_that_is_no_trace_context_is_not_passed_on(sess
     await publish_pending(session, message, headers={"traceparent": trace, "tracestate": "a=b"})
     found = await session.last(PENDING, SUBJECT.format("pending"))
     assert dict(found.headers) == {"Nats-Msg-Id": "u.1.1", "tracestate": "a=b"}
+
+
+GROUP_SUBJECT = "berth.{}.berth.default.=7Egang"
+
+
+def a_group_pending(count: int, annotation: int = 0) -> GroupPending:
+    pods = members(count, metadata={"annotations": {"note": "x" * annotation}})
+    bundle = bundled(pods, dict.fromkeys((pod.uid for pod in pods), 1))
+    return GroupPending(attempt="uid-gang.1.1", profile="berth", group=a_group(), bundle=bundle, need=count)
+
+
+def a_group_ranked(pending: GroupPending, alternates: int = 0) -> GroupRanked:
+    planned = [PlannedMember(member.uid, 0, 0) for member in pending.bundle.members]
+    of_class = ClassPlan(members=len(planned), alternates=[Alternate(0, 10**15, 10**12, 0.5, 7)] * alternates)
+    plan = GroupPlan(need=pending.need, nodes=["a"], members=planned, classes=[of_class])
+    return GroupRanked(
+        **{name: getattr(pending, name) for name in ("attempt", "profile", "group", "bundle", "need")}, plan=plan
+    )
+
+
+async def test_a_groups_messages_go_to_the_groups_subject_once_per_attempt(session):
+    pending = a_group_pending(3)
+    for _ in range(2):
+        await group_pending_message(session, pending).publish(session)
+    await group_ranked_message(session, a_group_ranked(pending)).publish(session)
+    asked, answered = [await session.last(stream, GROUP_SUBJECT.format(stream.lower())) for stream in (PENDING, RANKED)]
+    assert decode_group(asked.data, GroupPending) == pending
+    assert decode_group(answered.data, GroupRanked) == a_group_ranked(pending)
+    assert (asked.sequence, answered.sequence) == (1, 1)
+
+
+def test_a_group_that_is_too_large_is_published_as_an_error_without_its_members(session):
+    message = group_pending_message(session, a_group_pending(3, LIMIT))
+    read = decode_group(message.data, GroupPending)
+    assert read.error.startswith("the group takes ")
+    assert (read.bundle, read.need) == (NO_MEMBERS, 3)
+
+
+def test_a_plan_that_is_too_large_loses_alternates_and_then_all_but_its_reason(session):
+    few = a_group_pending(600)
+    left = decode_group(group_ranked_message(session, a_group_ranked(few, 16)).data, GroupRanked)
+    assert (len(left.plan.members), left.plan.error) == (600, "")
+    many = decode_group(group_ranked_message(session, a_group_ranked(a_group_pending(1500))).data, GroupRanked)
+    assert (many.bundle, many.plan.members) == (NO_MEMBERS, [])
+    assert many.plan.error == "the plan does not fit into a message beside the group"

@@ -14,6 +14,7 @@ from berth.lifecycle.peers import (
     FORGOTTEN_SECONDS,
     GONE_SECONDS,
     GRACE_SECONDS,
+    GROUPS,
     HELD_SECONDS,
     MAX_BYTES,
     MAX_DIFFERENCES,
@@ -157,6 +158,26 @@ def test_a_process_that_stops_is_not_missed():
     known.receive(scorer(), 0.0)
     known.receive(scorer(leaving=True), 1.0)
     assert pass_time(known, 0.0, 100.0) == []
+
+
+def an_announcement(service, identity, **changes):
+    known = Peers(OWN, service=service, identity=identity).own
+    return msgspec.structs.replace(known, **changes)
+
+
+def test_a_feature_is_used_once_a_process_of_each_service_has_announced_it_and_all_have():
+    known = peers()
+    assert known.lacking(GROUPS, "berth") == "no scorer of the profile has announced itself"
+    known.receive(an_announcement("scorer", "s1"), 0.0)
+    assert known.lacking(GROUPS, "berth") == "no binder of the profile has announced itself"
+    known.receive(an_announcement("binder", "b1"), 0.0)
+    assert known.lacking(GROUPS, "berth") == ""
+    known.receive(an_announcement("scorer", "old", features=()), 0.0)
+    assert known.lacking(GROUPS, "berth") == "scorer 'old' cannot read messages about groups: update it"
+    known.receive(an_announcement("scorer", "old", features=(), profiles={"another": "a1"}), 0.0)
+    assert known.lacking(GROUPS, "berth") == ""
+    known.receive(an_announcement("binder", "b1", leaving=True), 1.0)
+    assert known.lacking(GROUPS, "berth") == "no binder of the profile has announced itself"
 
 
 def test_nobody_has_gone_while_this_process_did_not_listen():

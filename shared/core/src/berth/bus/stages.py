@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 import msgspec
@@ -27,6 +28,10 @@ from berth.messages.attempts import (
     Ranked,
     encode,
 )
+from berth.messages.bundles import Bundle
+from berth.messages.groupattempts import MOST_GROUP_BYTES, GroupPending, GroupRanked, subject_name
+from berth.messages.groupattempts import within_bounds as group_within_bounds
+from berth.messages.groups import GroupPlan
 from berth.messages.subjects import PREFIX, Attempt, Epoch, PodSubject, decision_id, escape_token
 
 OUTCOME: Final = "Berth-Outcome"
@@ -41,6 +46,7 @@ SHARE_OF_PENDING: Final = 15 / 16
 MOST_HEADER_BYTES: Final = 8192
 # Of a dead letter's subject: NATS closes the connection at 4 KiB. Kubernetes' pods have shorter ones.
 MOST_SUBJECT_BYTES: Final = 2048
+NO_MEMBERS: Final = Bundle(classes=[], members=[])  # Of a group's message that is too large.
 FEWER_CANDIDATES: Final = (8, 1)  # Candidates of a RANKED that is too large, one try after the other.
 
 log = get_logger()
@@ -97,6 +103,33 @@ def ranked_message(session: Session, message: Ranked, headers: Headers | None = 
     return StagedMessage(_pod_subject("ranked", message), data, message_id, trace)
 
 
+def group_pending_message(session: Session, message: GroupPending, headers: Headers | None = None) -> StagedMessage:
+    """A message of PENDING about a group, stored once per attempt.
+
+    Of a group that is too large no members are published, only the reason: scorer and binder pass it on as an error.
+    """
+    trace, message_id = _trace(headers), message.attempt
+    limit = min(MOST_GROUP_BYTES, int(session.max_message_bytes * SHARE_OF_PENDING))
+    data = encode(message)
+    if not _fits(data, message_id, trace, limit):
+        size = _size(data, message_id, trace)
+        reason = f"the group takes {size} bytes as a message, {limit} are taken at most: make its pods smaller or fewer"
+        log.warning("group not scheduled", group=str(message.group.key), reason=reason)
+        data = encode(msgspec.structs.replace(message, bundle=NO_MEMBERS, bound=[], error=reason))
+    return StagedMessage(_group_subject("pending", message), data, message_id, trace)
+
+
+def group_ranked_message(session: Session, message: GroupRanked, headers: Headers | None = None) -> StagedMessage:
+    """A message of RANKED about a group. A second plan of the attempt is a duplicate.
+
+    Raises:
+        TooLargeError: it cannot be cut to fit.
+    """
+    trace, message_id = _trace(headers), message.attempt
+    data = _fitting(session, message, partial(_smaller_plans, limit=session.max_message_bytes), message_id, trace)
+    return StagedMessage(_group_subject("ranked", message), data, message_id, trace)
+
+
 def decision_message(session: Session, message: Decision, headers: Headers | None = None) -> StagedMessage:
     """A message of DECISIONS, with the outcome as a header too. Raises as :func:`ranked_message`."""
     subject = PodSubject(stage="decision", profile=message.profile, namespace=message.namespace, pod=message.pod)
@@ -148,6 +181,11 @@ def dead_subject(letter: DeadLetter) -> str:
 def _pod_subject(stage: str, message: Pending | Ranked) -> str:
     metadata = message.pod.metadata
     return str(PodSubject(stage=stage, profile=message.profile, namespace=metadata.namespace, pod=metadata.name))
+
+
+def _group_subject(stage: str, message: GroupPending | GroupRanked) -> str:
+    key = message.group.key
+    return str(PodSubject(stage=stage, profile=message.profile, namespace=key.namespace, pod=subject_name(key)))
 
 
 def _trace(headers: Headers | None) -> dict[str, str]:
@@ -209,6 +247,15 @@ def _smaller_rankings(message: Ranked) -> Iterator[Ranked]:
         clears_nomination=False,
         error=reason[:REASON_CHARACTERS],
     )
+
+
+def _smaller_plans(message: GroupRanked, limit: int) -> Iterator[GroupRanked]:
+    # The last form is an error in place of the plan, without the members.
+    yield group_within_bounds(message, limit - MOST_HEADER_BYTES)
+    reason = message.plan.error or "the plan does not fit into a message beside the group"
+    plan = GroupPlan(need=message.need, error=reason[:REASON_CHARACTERS])
+    scorer = message.scorer[:NAME_CHARACTERS]
+    yield msgspec.structs.replace(message, bundle=NO_MEMBERS, plan=plan, scorer=scorer)
 
 
 def _smaller_decisions(message: Decision) -> Iterator[Decision]:

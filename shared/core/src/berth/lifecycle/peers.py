@@ -52,6 +52,11 @@ MOST_ANNOUNCEMENTS: Final = 512
 
 ALL_ANNOUNCEMENTS: Final = f"{PREFIX}.announce.>"
 
+# What processes of a service can do that those of an older release cannot.
+GROUPS: Final = "groups"  # reads messages about groups (ADR 72)
+FEATURES: Final[Mapping[str, tuple[str, ...]]] = {"scorer": (GROUPS,), "binder": (GROUPS,)}
+MAX_FEATURES: Final = 64
+
 MAX_NAME: Final = 256  # characters of a name or digest
 MAX_DIFFERENCES: Final = 64  # shown differences; each is a line in the log and a series of a metric
 _Name = Annotated[str, msgspec.Meta(max_length=MAX_NAME)]
@@ -60,7 +65,8 @@ _Name = Annotated[str, msgspec.Meta(max_length=MAX_NAME)]
 class Announcement(Versioned, frozen=True, kw_only=True):
     """A process and its configuration. ``leaving``: it stops, so its silence is no failure.
 
-    ``held``: attempts that a scorer has held for seconds, such as those about which it asks extenders.
+    ``held``: attempts that a scorer has held for seconds, such as those about which it asks extenders. ``features``:
+    see ``FEATURES``.
     """
 
     service: _Name
@@ -70,6 +76,7 @@ class Announcement(Versioned, frozen=True, kw_only=True):
     settings: _Name = ""
     leaving: bool = False
     held: Annotated[tuple[_Name, ...], msgspec.Meta(max_length=MAX_HELD)] = ()
+    features: Annotated[tuple[_Name, ...], msgspec.Meta(max_length=MAX_FEATURES)] = ()
 
     @property
     def subject(self) -> str:
@@ -134,6 +141,7 @@ class Peers:
             config=own.config,
             profiles=dict(own.profiles),
             settings=own.settings,
+            features=FEATURES.get(service, ()),
         )
         self._announced: dict[str, _Announced] = {}  # by subject
         self._new: dict[str, tuple[float, int]] = {}  # by service: when a second began, and the new processes in it
@@ -190,6 +198,18 @@ class Peers:
             for each in self._announced.values()
             if each.announcement.service == "scorer"
         )
+
+    def lacking(self, feature: str, profile: str) -> str:
+        """Which process of a service that has the feature keeps this profile from using it; empty if none does."""
+        for service in (each for each, features in FEATURES.items() if feature in features):
+            present = [each.announcement for each in self._announced.values() if each.state is _State.PRESENT]
+            able = [each for each in present if each.service == service and profile in (each.profiles or (profile,))]
+            older = [each.identity for each in able if feature not in each.features]
+            if older:
+                return f"{_who(service, older)} cannot read messages about {feature}: update it"
+            if not able:
+                return f"no {service} of the profile has announced itself"
+        return ""
 
     def pass_time(self, now: float) -> list[Announcement]:
         """Forget old entries. Returns the processes that have gone since the last call.

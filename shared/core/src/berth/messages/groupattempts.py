@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
-from berth.api.meta import Name
+from berth.api.meta import Name, ObjectMeta
 from berth.api.podgroups import MOST_MEMBERS, Dialect, GroupKey, PodGroup
 from berth.decoding import decode_json
 from berth.errors import DecodeError
@@ -177,6 +177,7 @@ def _check(message: GroupPending | GroupRanked) -> None:
     attempt = Attempt.parse(message.attempt)
     if not attempt.uid or attempt.uid != group.uid:
         raise _unfit(f"want an attempt of group {group.uid!r:.80}, got {message.attempt!r:.80}")
+    check_names(ObjectMeta(name=group.name, namespace=group.namespace, uid=group.uid))
     uids = {member.uid for member in bundle.members}
     if len(uids) != len(bundle.members):
         raise _unfit("want each member once")
