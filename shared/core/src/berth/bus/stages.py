@@ -266,6 +266,7 @@ def _smaller_decisions(message: Decision) -> Iterator[Decision]:
         blockers=[],
         preemption=None,
         resource_versions={},
+        group=None,
         scorer=message.scorer[:NAME_CHARACTERS],
         reason=message.reason[:NAME_CHARACTERS],
     )

@@ -24,10 +24,9 @@ from berth.framework.status import NO_NODES, Diagnosis
 from berth.groups.domains import Domain, DomainChoice, domains_of
 from berth.groups.question import GroupClass, GroupQuestion, claims_devices, classes_of, measured
 from berth.groups.workspace import MemberError, Steps, Workspace
-from berth.messages.attempts import Candidate, Rejection
+from berth.messages.attempts import MOST_CLASSES, Candidate, Rejection
 from berth.messages.groups import (
     MOST_ALTERNATES,
-    MOST_CLASSES,
     Alternate,
     ClassPlan,
     GroupPlan,

@@ -21,6 +21,7 @@ import msgspec
 from berth.api.devices import AllocationResult, Allocations
 from berth.api.meta import NAME_CHARACTERS, Int64, Name, ObjectMeta
 from berth.api.pod import Pod
+from berth.api.podgroups import LabelKey
 from berth.api.podlimits import MOST_CLAIMS
 from berth.decoding import MAX_DIGITS, decode_json
 from berth.errors import DecodeError
@@ -39,6 +40,8 @@ MESSAGE_CHARACTERS: Final = 8192
 MOST_PLUGINS: Final = 256
 MOST_REJECTIONS: Final = 4096
 MOST_VICTIMS: Final = 4096  # more pods than a node has
+MOST_MISSING: Final = 64  # members of a group that its Decision names
+MOST_CLASSES: Final = 64  # of equal pods in one group: jobs have a handful of roles
 # Devices of one pod. Of a pod with more, other scorers learn the devices from the claims.
 MOST_RESULTS: Final = 512
 
@@ -47,6 +50,8 @@ Text = Annotated[str, msgspec.Meta(max_length=MESSAGE_CHARACTERS)]
 ClaimedDevices = Annotated[dict[Name, AllocationResult], msgspec.Meta(max_length=MOST_CLAIMS)]
 # A number of pods, nodes or attempts. Bounded, so that differences and sums of such numbers can be decoded as well.
 Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
+# What the plan of a group took.
+PlanSeconds = Annotated[float, msgspec.Meta(ge=0, le=3600)]
 AttemptText = Annotated[str, msgspec.Meta(max_length=NAME_CHARACTERS + 2 * (MAX_DIGITS + 1))]  # the uid and two numbers
 
 
@@ -100,6 +105,8 @@ class Reason(StrEnum):
     CLAIMS = "claims"
     # Unschedulable, because it waited where a more important pod gets the room.
     PREEMPTED = "preempted"
+    # Some members of a group are bound, and fewer than its minimum.
+    BEGUN = "begun"
 
 
 # A time with its zone: without one it cannot be compared with NATS's times.
@@ -280,12 +287,40 @@ class Ranked(AttemptReport, frozen=True, kw_only=True):
         return Pending(config=self.config, **_values(self, _OF_PENDING), pod=self.pod, after=after)
 
 
+class ClassResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Equal members of a group: how many were pending, how many had a node, and why ``example`` had none."""
+
+    members: Count
+    placed: Count = 0
+    example: Name = ""
+    rejections: Annotated[list[Rejection], msgspec.Meta(max_length=MOST_REJECTIONS)] = []
+
+
+class GroupResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The part of a group's Decision that no pod's has.
+
+    ``need``: how many members had to be placed together. ``bound``: members that this attempt has bound. ``missing``:
+    names of some without a node. ``domain`` is the value of the topology label ``topology_key``.
+    """
+
+    need: Count = 0
+    bound: Count = 0
+    missing: Annotated[list[Name], msgspec.Meta(max_length=MOST_MISSING)] = []
+    classes: Annotated[list[ClassResult], msgspec.Meta(max_length=MOST_CLASSES)] = []
+    topology_key: LabelKey = ""
+    domain: Name = ""
+    note: Text = ""
+
+
 class Decision(AttemptReport, frozen=True, kw_only=True):
     """DECISIONS: the outcome of an attempt, with everything that explains it.
 
     ``preemption`` has the binder's evictions. ``resource_versions`` name, on a conflict, the newest **object or event**
     of each kind that the binder has seen: the watcher tries again once its own reflectors have reached them. ``repeat``
     counts Decisions of the outcome ``waiting``. ``ranked_at`` is the time at which NATS stored RANKED.
+
+    Of a group, ``attempt`` and ``uid`` are its PodGroup's, ``pod`` is its name in a subject, and ``plan_seconds`` what
+    its plan took. ``of_group``, of a member, is the group's attempt in which it was decided.
     """
 
     epoch: Annotated[int, msgspec.Meta(ge=0, lt=10**15)]
@@ -298,6 +333,9 @@ class Decision(AttemptReport, frozen=True, kw_only=True):
     repeat: Count = 0
     resource_versions: Annotated[dict[Name, Name], msgspec.Meta(max_length=256)] = {}
     ranked_at: Time | None = None
+    of_group: AttemptText = ""
+    plan_seconds: PlanSeconds = 0
+    group: GroupResult | None = None
 
 
 R = TypeVar("R", bound=AttemptReport)
@@ -434,6 +472,8 @@ class DecisionSummary(Message, frozen=True, kw_only=True):
     blockers: Annotated[list[Name], msgspec.Meta(max_length=MOST_PLUGINS)] = []
     devices: ClaimedDevices = {}
     resource_versions: Annotated[dict[Name, Name], msgspec.Meta(max_length=256)] = {}
+    of_group: AttemptText = ""
+    plan_seconds: PlanSeconds = 0
 
 
 class DeadLetter(Message, frozen=True, kw_only=True):

@@ -15,8 +15,7 @@ import msgspec
 from berth.api.meta import Name, ObjectMeta
 from berth.api.pod import Pod, PodResourceClaim, PodSpec, PodStatus, Volume, digest_of
 from berth.api.podgroups import MOST_MEMBERS
-from berth.messages.attempts import Count
-from berth.messages.groups import MOST_CLASSES
+from berth.messages.attempts import MOST_CLASSES, Count
 from berth.messages.subjects import Attempt, Term, Uid
 
 

@@ -21,7 +21,9 @@ from berth.messages.attempts import (
     AttemptText,
     Count,
     Message,
+    PlanSeconds,
     Positions,
+    Preemption,
     RankedNode,
     RankedSummary,
     Received,
@@ -81,16 +83,18 @@ class GroupPending(GroupMessage, frozen=True, kw_only=True):
 class GroupRanked(GroupMessage, frozen=True, kw_only=True):
     """RANKED: the plan, or why there is none. ``seconds``: what it took, which sets the group's back-off.
 
-    ``behind`` and ``proposals_counted`` as of a pod.
+    ``preemption``, without a plan: the pods whose eviction makes room for ``need`` members; without victims, what is
+    terminating makes enough. ``behind`` and ``proposals_counted`` as of a pod.
     """
 
     plan: GroupPlan
+    preemption: Preemption | None = None
     scorer: Name = ""
     asked_at: Time | None = None
     positions: Positions = Positions()
     received: Received = Received()
     view_age_seconds: float | None = None
-    seconds: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 0
+    seconds: PlanSeconds = 0
     behind: bool = False
     proposals_counted: bool = False
 

@@ -11,10 +11,8 @@ import msgspec
 
 from berth.api.meta import Int64, Name
 from berth.api.podgroups import MOST_MEMBERS, LabelKey
-from berth.messages.attempts import MOST_PLUGINS, MOST_REJECTIONS, ClaimedDevices, Count, Rejection, Text
+from berth.messages.attempts import MOST_CLASSES, MOST_PLUGINS, MOST_REJECTIONS, ClaimedDevices, Count, Rejection, Text
 
-# Classes of equal pods in one group: jobs have a handful of roles.
-MOST_CLASSES: Final = 64
 # Further nodes named for each class: the binder takes one of them where a member's own no longer fits.
 MOST_ALTERNATES: Final = 16
 
