@@ -75,7 +75,7 @@ def decided(view: View, pod: Pod, outcome: Outcome, node: str = "") -> None:
 
 
 def decide(view: View, attempt: str, outcome: Outcome, node: str = "", now: float = 0.0) -> None:
-    uid = attempt.split(".")[0]
+    uid = attempt.split(".", maxsplit=1)[0]
     decision = DecisionSummary(attempt=attempt, profile="berth", epoch=1, outcome=outcome, uid=uid, node=node)
     view.proposals.decided(decision, NOW, now)
 
