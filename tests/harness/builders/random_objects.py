@@ -51,6 +51,14 @@ from berth.api.pod import (
     PortworxVolume,
     Volume,
 )
+from berth.api.podgroups import (
+    CoschedulingPodGroup,
+    CoschedulingSpec,
+    GangPolicy,
+    SchedulingPolicy,
+    UpstreamPodGroup,
+    UpstreamSpec,
+)
 from berth.api.volumes import (
     BIND_COMPLETED,
     MIGRATED_PLUGINS,
@@ -416,6 +424,24 @@ def _with_selector(struct: type) -> st.SearchStrategy[Any]:
     )
 
 
+pod_groups = st.builds(
+    lambda name, namespace, minimum: UpstreamPodGroup(
+        metadata=ObjectMeta(name=name, namespace=namespace),
+        spec=UpstreamSpec(scheduling_policy=SchedulingPolicy(gang=GangPolicy(min_count=minimum))),
+    ),
+    st.sampled_from(OWNERS),
+    some_namespace,
+    st.integers(1, 4),
+)
+coscheduling_pod_groups = st.builds(
+    lambda name, namespace, minimum: CoschedulingPodGroup(
+        metadata=ObjectMeta(name=name, namespace=namespace), spec=CoschedulingSpec(min_member=minimum)
+    ),
+    st.sampled_from(OWNERS),
+    some_namespace,
+    st.integers(1, 4),
+)
+
 BY_KIND: Mapping[str, st.SearchStrategy[Any]] = {
     "service": _with_labels(Service),
     "replicationcontroller": _with_labels(ReplicationController),
@@ -432,6 +458,8 @@ BY_KIND: Mapping[str, st.SearchStrategy[Any]] = {
     "deviceclass": device_classes,
     "resourceslice": resource_slices,
     "resourceclaim": resource_claims,
+    "podgroup": pod_groups,
+    "coschedulingpodgroup": coscheduling_pod_groups,
 }
 """A strategy for the objects of each kind, by berth's name of the kind."""
 

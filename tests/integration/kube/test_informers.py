@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 import berth.kube.informers
-from berth.api.kinds import NODE, OPTIONAL_KINDS, POD, RESOURCE_CLAIM, WATCHED_KINDS
+from berth.api.kinds import NODE, OPTIONAL_KINDS, PLUGIN_KINDS, POD, RESOURCE_CLAIM, WATCHED_KINDS
 from berth.kube.informers import FRESH_SECONDS, Informers
 from berth.kube.listwatch import Upserted
 from berth_sim.faults import Clear, Fail, LoseAnswer, Reject
@@ -140,7 +140,9 @@ async def test_kinds_of_a_group_that_berth_may_not_read_are_logged_once_with_the
         await asyncio.gather(running, return_exceptions=True)
     assert (informers.reads(RESOURCE_CLAIM), read) == (True, ["claims"])
     events = ["cannot read an API group, pods that need it wait", "an API group can be read again"]
-    assert [line["event"] for line in logs] == events
-    assert "'berth' may not list " in logs[0]["error"]
-    assert "apply this version's ClusterRole berth-reads" in logs[0]["error"]
-    assert "resources: [deviceclasses, resourceslices, resourceclaims], verbs: [get, list, watch]" in logs[0]["error"]
+    refused = next(line for line in logs if line["group"] == RESOURCE_CLAIM.group)
+    for group in {PLUGIN_KINDS[name].group for name in OPTIONAL_KINDS}:
+        assert [line["event"] for line in logs if line["group"] == group] == events
+    assert "'berth' may not list " in refused["error"]
+    assert "apply this version's ClusterRole berth-reads" in refused["error"]
+    assert "resources: [deviceclasses, resourceslices, resourceclaims], verbs: [get, list, watch]" in refused["error"]

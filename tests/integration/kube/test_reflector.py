@@ -11,7 +11,7 @@ from datetime import timedelta
 import pytest
 from aiohttp import web
 
-from berth.api.kinds import NODE, POD, RESOURCE_CLAIM, Kind
+from berth.api.kinds import COSCHEDULING_POD_GROUP, NODE, POD, POD_GROUP, RESOURCE_CLAIM, Kind
 from berth.kube.client import KubeClient
 from berth.kube.credentials import Access, KubeCredentials
 from berth.kube.errors import RIGHTS_PAGE
@@ -356,6 +356,35 @@ async def test_nothing_waits_for_an_optional_kind_that_the_api_server_does_not_s
         unread = "the API server does not serve resource.k8s.io/v1"
         assert heard.events == [Current(kind=kind.name, resource_version="0", unread=unread)] * 3
         assert all(each >= 1 for each in clock.seconds)
+
+
+async def test_a_rare_kind_that_the_api_server_lacks_is_absent_and_nothing_to_report():
+    async def script(_: web.Request) -> web.StreamResponse:
+        return web.Response(status=404, text="404 page not found\n")
+
+    clock = Pauses()
+    async with _scripted(script, clock=clock, kind=COSCHEDULING_POD_GROUP) as (reflector, heard):
+        await clock.begun(2)
+        assert heard.events == [Current(kind="coschedulingpodgroup", resource_version="0", is_served=False)] * 2
+        assert (reflector.status.unread, reflector.status.last_error) == ("", None)
+
+
+async def test_an_older_version_is_read_until_an_upgraded_api_server_serves_another():
+    asked = list[str]()
+
+    async def script(request: web.Request) -> web.StreamResponse:
+        asked.append(f"{'watch' if 'watch' in request.query else 'list'} {request.path.split('/')[3]}")
+        served = "v1beta1" if "watch v1alpha2" in asked else "v1alpha2"
+        if not asked[-1].endswith(served):
+            return web.Response(status=404, text="404 page not found\n")
+        return await _for_ever(request) if "watch" in request.query else _listing("7", _pod("c", "5"))
+
+    clock = Pauses()
+    async with _scripted(script, clock=clock, kind=POD_GROUP) as (_, heard):
+        await clock.begun()
+        clock.end()
+        await heard.until(lambda: heard.of(Current))
+    assert asked == ["list v1beta1", "list v1alpha2", "watch v1alpha2", "list v1beta1", "watch v1beta1"]
 
 
 async def test_a_kind_that_an_upgraded_api_server_serves_is_found_and_its_objects_stay():

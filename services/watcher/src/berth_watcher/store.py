@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from berth.api.devices import ResourceClaim
-from berth.api.kinds import NODE, PLUGIN_KINDS, WATCHED_KINDS
+from berth.api.kinds import DEVICE_KINDS, NODE, PLUGIN_KINDS, WATCHED_KINDS
 from berth.api.meta import KubernetesObject
 from berth.api.node import Node
 from berth.api.pod import Pod, is_bound, is_finished, priority_of
@@ -96,7 +96,7 @@ class ObjectStore:
             self.unread[event.kind] = event.unread
         elif self.unread.pop(event.kind, None) is None:
             return
-        self.claims.unread = next(iter(self.unread.values()), "")
+        self.claims.unread = next((self.unread[kind] for kind in DEVICE_KINDS if kind in self.unread), "")
 
     def _apply_undecodable(self, event: Undecodable) -> list[ObjectChange]:
         """Keep the last decodable version of the object until it is deleted."""
@@ -317,6 +317,7 @@ _RESOURCE_LABELS: Final = {
     Resource.RESOURCE_CLAIM: "resource.k8s.io/ResourceClaim",
     Resource.RESOURCE_SLICE: "resource.k8s.io/ResourceSlice",
     Resource.DEVICE_CLASS: "resource.k8s.io/DeviceClass",
+    Resource.POD_GROUP: "scheduling.k8s.io/PodGroup",
 }
 
 _ACTION_LABELS: Final = {Action.UPDATE_POD_TOLERATIONS: "UpdatePodToleration"}

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from berth.api.devices import ResourceClaimTemplate
-from berth.api.kinds import PLUGIN_KINDS, Kind, PluginObject
+from berth.api.kinds import PLUGIN_KINDS
 from berth.api.node import Node
 from berth.api.pod import Pod, bound_at, is_bound, is_finished, is_gone_while_unbound
 from berth.api.workloads import Namespace, PriorityClass
@@ -49,7 +49,7 @@ _NOT_APPLIED: Final[Mapping[str, str]] = {
 }
 _NO_PODS_MADE: Final = ("ReplicationController", "DaemonSet.apps", "CronJob.batch")
 _NAME_LABEL: Final = "kubernetes.io/metadata.name"
-_PLUGIN_KINDS: Final[dict[str, Kind[PluginObject]]] = {kind.kind: kind for kind in PLUGIN_KINDS.values()}
+_PLUGIN_KINDS: Final = {kind.struct: kind for kind in PLUGIN_KINDS.values()}
 
 Objects = dict[Identity, FoundObject[ReadObject]]
 
@@ -273,7 +273,7 @@ def _set(snapshot: Snapshot, one: ReadObject) -> None:
         metadata = msgspec.structs.replace(one.metadata, labels=labels)
         snapshot.set_namespace(msgspec.structs.replace(one, metadata=metadata))
     elif not isinstance(one, Pod | PriorityClass | ResourceClaimTemplate):
-        kind = _PLUGIN_KINDS[type(one).__name__]
+        kind = _PLUGIN_KINDS[type(one)]
         snapshot.objects(kind.struct).set(kind.key_of(name=one.metadata.name, uid=one.metadata.uid), one)
 
 

@@ -17,7 +17,11 @@ from berth.kube.kubeconfig import Kubeconfig, source_for
 
 # By the path that lists them in all namespaces: apiVersion and kind. Limit ranges and quotas only cause a note.
 LISTED: Final = {
-    **{kind.path: (kind.api_version, kind.kind) for kind in (*WATCHED_KINDS, PRIORITY_CLASS, RESOURCE_CLAIM_TEMPLATE)},
+    **{
+        each.path: (each.api_version, each.kind)
+        for kind in (*WATCHED_KINDS, PRIORITY_CLASS, RESOURCE_CLAIM_TEMPLATE)
+        for each in kind.versions
+    },
     "/api/v1/limitranges": ("v1", "LimitRange"),
     "/api/v1/resourcequotas": ("v1", "ResourceQuota"),
 }

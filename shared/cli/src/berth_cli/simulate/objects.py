@@ -15,10 +15,12 @@ import msgspec
 
 from berth.api.devices import ResourceClaimTemplate
 from berth.api.kinds import (
+    COSCHEDULING_POD_GROUP,
     NAMESPACE,
     NODE,
     PLUGIN_KINDS,
     POD,
+    POD_GROUP,
     PRIORITY_CLASS,
     RESOURCE_CLAIM_TEMPLATE,
     Kind,
@@ -74,7 +76,7 @@ _KINDS: Final[tuple[Kind[ReadObject], ...]] = (
     NAMESPACE,
     PRIORITY_CLASS,
     RESOURCE_CLAIM_TEMPLATE,
-    *PLUGIN_KINDS.values(),
+    *(kind for kind in PLUGIN_KINDS.values() if kind not in {POD_GROUP, COSCHEDULING_POD_GROUP}),
 )
 # The kinds to read, by their Kubernetes names.
 KINDS: Final[Mapping[str, Kind[ReadObject]]] = {kind.kind: kind for kind in _KINDS}

@@ -7,14 +7,15 @@ simulate` reads them from files, and the simulated API server adds the propertie
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, Self, TypeVar
 
 from berth.api.devices import DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice
 from berth.api.meta import KubernetesObject
 from berth.api.node import Node
 from berth.api.pod import Pod
+from berth.api.podgroups import CoschedulingPodGroup, UpstreamPodGroup
 from berth.api.trimming import ReportedPod
 from berth.api.volumes import (
     CSIDriver,
@@ -44,20 +45,24 @@ class Kind(Generic[T_co]):
     """One kind of object."""
 
     name: str  # berth's name for the kind, as in the keys ``<name>.<object>`` and ``watermark.<name>`` of the mirror
-    struct: type[T_co]  # the type that an object decodes to. Its name is Kubernetes' name for the kind.
+    struct: type[T_co]  # the type that an object decodes to
+    named: str = ""  # Kubernetes' name for the kind, if it is not the type's
     served: type[T_co] | None = None  # what an object of the API server or a file decodes to first, if that is more
     group: str = ""  # empty: the core group
     version: str = "v1"
+    older_versions: tuple[str, ...] = ()  # read where the API server does not serve `version`, newest first
     plural: str
     is_namespaced: bool = True
     # Whether an API server may lack the kind, or keep it from berth. Then only pods that need it wait.
     is_optional: bool = False
+    # Whether few API servers serve the kind: where it is absent, no pod waits for it.
+    is_rare: bool = False
     # Whether an object keeps `whole`, for extenders; only for nodes and pods.
     keeps_whole: Callable[[Any], bool] | None = None
 
     @property
     def kind(self) -> str:
-        return self.struct.__name__
+        return self.named or self.struct.__name__
 
     @cached_property
     def api_version(self) -> str:
@@ -67,6 +72,11 @@ class Kind(Generic[T_co]):
     def path(self) -> str:
         """The path that lists the kind in all namespaces."""
         return f"/{'apis' if self.group else 'api'}/{self.api_version}/{self.plural}"
+
+    @property
+    def versions(self) -> tuple[Self, ...]:
+        """The kind in each version that is read, newest first."""
+        return (self, *(replace(self, version=version, older_versions=()) for version in self.older_versions))
 
     def key_of(self, *, uid: str, name: str) -> str:
         """The key of an object on the bus: its uid, because names are reused; without a namespace, its name."""
@@ -144,6 +154,28 @@ RESOURCE_CLAIM_TEMPLATE: Final = Kind(
     is_optional=True,
 )
 
+POD_GROUP: Final = Kind(
+    name="podgroup",
+    struct=UpstreamPodGroup,
+    named="PodGroup",
+    group="scheduling.k8s.io",
+    version="v1beta1",
+    older_versions=("v1alpha2",),
+    plural="podgroups",
+    is_optional=True,
+    is_rare=True,
+)
+COSCHEDULING_POD_GROUP: Final = Kind(
+    name="coschedulingpodgroup",
+    struct=CoschedulingPodGroup,
+    named="PodGroup",
+    group="scheduling.x-k8s.io",
+    version="v1alpha1",
+    plural="podgroups",
+    is_optional=True,
+    is_rare=True,
+)
+
 # An object that only plugins read, in Snapshot.objects.
 PluginObject = (
     Service
@@ -161,6 +193,8 @@ PluginObject = (
     | DeviceClass
     | ResourceSlice
     | ResourceClaim
+    | UpstreamPodGroup
+    | CoschedulingPodGroup
 )
 
 _PLUGIN_KINDS: Final[tuple[Kind[PluginObject], ...]] = (
@@ -179,12 +213,16 @@ _PLUGIN_KINDS: Final[tuple[Kind[PluginObject], ...]] = (
     DEVICE_CLASS,
     RESOURCE_SLICE,
     RESOURCE_CLAIM,
+    POD_GROUP,
+    COSCHEDULING_POD_GROUP,
 )
 # The kinds that plugins read beyond pods, nodes and namespaces, by name.
 PLUGIN_KINDS: Final[Mapping[str, Kind[PluginObject]]] = {kind.name: kind for kind in _PLUGIN_KINDS}
 
 # Names of the kinds that an API server may lack, or keep from berth.
 OPTIONAL_KINDS: Final = tuple(kind.name for kind in _PLUGIN_KINDS if kind.is_optional)
+# Those of them without which no pod gets devices.
+DEVICE_KINDS: Final = (DEVICE_CLASS.name, RESOURCE_SLICE.name, RESOURCE_CLAIM.name)
 
 # The kinds that watcher and binder follow. Nodes come first, so that a pod seldom appears before its node.
 WATCHED_KINDS: Final[tuple[Kind[Any], ...]] = (NODE, NAMESPACE, *_PLUGIN_KINDS, POD)

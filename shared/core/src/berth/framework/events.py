@@ -46,6 +46,7 @@ class Resource(StrEnum):
     RESOURCE_CLAIM = "ResourceClaim"
     RESOURCE_SLICE = "ResourceSlice"
     DEVICE_CLASS = "DeviceClass"
+    POD_GROUP = "PodGroup"
     NOMINATION = "nomination"  # a pod's nominated node: DELETE when the nomination ends
     BANDWIDTH = "bandwidth"  # live traffic of a node
     FACTS = "facts"  # external data that a plugin reads

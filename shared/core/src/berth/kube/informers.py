@@ -38,6 +38,7 @@ from berth.kube.listwatch import (
     Sink,
     T,
     Undecodable,
+    WholeList,
     list_objects,
     present_version,
 )
@@ -203,6 +204,7 @@ class Reflector(Generic[T]):
         self._was_served = was_served
         self._failure_log = failures or FailureLog(client)
         self._kind = kind
+        self._versions = kind.versions
         self._sink = sink
         self._selection = Selection(field_selector=field_selector, label_selector=label_selector)
         self._settings = settings or ReflectorSettings()
@@ -261,7 +263,10 @@ class Reflector(Generic[T]):
                     await self._list()
                 await self._watch()
             except _NotServedError:
-                self._be_without(f"the API server does not serve {self._kind.api_version}")
+                if self._kind.is_rare:
+                    self._sink(Current(kind=self.kind, resource_version=_NEVER, is_served=False))
+                else:
+                    self._be_without(f"the API server does not serve {self._kind.api_version}")
                 self._contact()
                 await self._clock.sleep(self._length())
             except BerthError as exc:
@@ -270,19 +275,7 @@ class Reflector(Generic[T]):
     async def _list(self) -> None:
         self._status = replace(self._status, phase=ReflectorPhase.LISTING)
         began = self._clock.now()
-        try:
-            found = await list_objects(
-                self._client,
-                self._kind,
-                selection=self._selection,
-                page_size=self._settings.page_size,
-                on_part=lambda objects: self._sink(ListedPart(kind=self.kind, objects=objects)),
-            )
-        except ApiRefusedError as exc:
-            # Objects that were listed stay: with several API servers, one of an earlier release may answer in between.
-            if exc.status == HTTPStatus.NOT_FOUND and self._kind.is_optional and not self._was_served:
-                raise _NotServedError(str(exc)) from exc
-            raise
+        found = await self._list_served()
         version, self._was_served = found.resource_version, True
         self._sink(Listed(kind=self.kind, objects=found.objects, resource_version=version, passed_on=found.passed_on))
         for thing in found.undecodable:
@@ -292,6 +285,29 @@ class Reflector(Generic[T]):
         self._status = replace(self._status, listed=True)
         self._current_at = began
         self._contact()
+
+    async def _list_served(self) -> WholeList[T]:
+        """List the newest version that the API server serves."""
+        for version in self._versions:
+            try:
+                found = await list_objects(
+                    self._client,
+                    version,
+                    selection=self._selection,
+                    page_size=self._settings.page_size,
+                    on_part=lambda objects: self._sink(ListedPart(kind=self.kind, objects=objects)),
+                )
+            except ApiRefusedError as exc:
+                if exc.status != HTTPStatus.NOT_FOUND or not self._kind.is_optional:
+                    raise
+                missing = exc
+            else:
+                self._kind = version
+                return found
+        # Objects that were listed stay: with several API servers, one of an earlier release may answer in between.
+        if self._was_served:
+            raise missing
+        raise _NotServedError(str(missing)) from missing
 
     def _be_without(self, reason: str) -> None:
         """Nothing waits for the kind, until it can be listed and watched."""
@@ -305,6 +321,8 @@ class Reflector(Generic[T]):
         async with self._client.stream(
             self._kind.path, params=self._params(version, watch), read_timeout=read_timeout
         ) as stream:
+            if stream.status == HTTPStatus.NOT_FOUND and self._versions[1:]:
+                raise _RelistError(f"watching {self.kind!r}: the API server no longer serves {self._kind.api_version}")
             if stream.status != HTTPStatus.OK:
                 raise await _refusal(self.kind, stream)
             self._status = replace(self._status, phase=ReflectorPhase.WATCHING, unread="")
@@ -499,9 +517,9 @@ class Informers:
     ) -> None:
         """Create the reflectors. No request is sent yet.
 
-        ``on_complete`` is called when every kind was listed, or cannot be read and is optional; ``on_relist`` with the
-        name of a kind that was listed again because its watch could not continue; ``on_unread`` with the name of an
-        optional kind and why it cannot be read, and with an empty reason once it can.
+        ``on_complete`` is called when every kind was listed, or is optional and absent or cannot be read; ``on_relist``
+        with the name of a kind that was listed again because its watch could not continue; ``on_unread`` with the name
+        of an optional kind and why it cannot be read, and with an empty reason once it can.
         """
         self._client = client
         self._kinds = kinds
@@ -617,7 +635,7 @@ class Informers:
         if isinstance(event, Current):
             self._note_unread(event.kind, event.unread)
         self._listener(event)
-        if isinstance(event, Listed) or (isinstance(event, Current) and event.unread):
+        if isinstance(event, Listed) or (isinstance(event, Current) and (event.unread or not event.is_served)):
             self._note_listed(event.kind, is_new=isinstance(event, Listed))
 
     def _note_unread(self, kind: str, reason: str) -> None:

@@ -73,11 +73,13 @@ class Current:
     """The kind is complete up to this version: a bookmark, or the start of a watch. Changes no object.
 
     ``unread``: why an optional kind cannot be read, until the next event of this type. Its objects may be old then.
+    ``is_served``: false of a rare kind that the API server lacks.
     """
 
     kind: str
     resource_version: str
     unread: str = ""
+    is_served: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

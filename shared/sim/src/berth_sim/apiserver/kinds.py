@@ -254,6 +254,12 @@ RESOURCE_SLICES = _served(
 )
 DEVICE_CLASSES = _served(api.DEVICE_CLASS, has_generation=True, bookmark=b',"spec":{}')
 
+# Release 1.36 serves v1alpha2; the other dialect is a custom resource.
+POD_GROUPS = _served(
+    api.POD_GROUP.versions[-1], has_status=True, has_generation=True, bookmark=b',"spec":{"schedulingPolicy":{}}'
+)
+COSCHEDULING_POD_GROUPS = _served(api.COSCHEDULING_POD_GROUP, short_names=("pg",), has_status=True, has_generation=True)
+
 RBAC: Final = "rbac.authorization.k8s.io"
 _NETWORKING = "networking.k8s.io"
 _ROLE_REFERENCE = b',"roleRef":{"apiGroup":"","kind":"","name":""}'
@@ -319,6 +325,8 @@ KINDS: tuple[SimulatedKind, ...] = (
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_SLICES,
     DEVICE_CLASSES,
+    POD_GROUPS,
+    COSCHEDULING_POD_GROUPS,
     *WITHOUT_EFFECT,
 )
 
