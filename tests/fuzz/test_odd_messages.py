@@ -148,7 +148,7 @@ def _statistics(_: str) -> Body:
 
 def _announcement(name: str) -> Body:
     about = {"service": "scorer", "identity": name, "config": "other", "profiles": {"berth": "x"}, "settings": "s"}
-    return {"schema": 1, **about, "leaving": False, "held": ["uid-x.7.1"]}
+    return {"schema": 1, **about, "leaving": False, "held": ["uid-x.7.1"], "features": ["groups"]}
 
 
 # --- how each is read

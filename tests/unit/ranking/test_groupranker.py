@@ -8,14 +8,15 @@ from itertools import count
 from typing import Any
 
 import msgspec
+import pytest
 
 from berth.api.pod import Pod
 from berth.bus.interface import Entry
-from berth.messages.attempts import DecisionSummary, MirrorEntry, Outcome, Positions, encode_entry
+from berth.messages.attempts import DecisionSummary, MirrorEntry, Outcome, Positions, encode, encode_entry
 from berth.messages.bundles import bundled
 from berth.messages.groupattempts import GroupPending, GroupRanked
 from berth.messages.subjects import Term
-from berth.ranking.groupranker import GroupRanker, count_group
+from berth.ranking.groupranker import GroupRanker
 from berth.ranking.view import View
 from harness.builders.groups import RACK, a_group, members
 from harness.builders.objects import a_node, a_pod
@@ -50,10 +51,13 @@ def asked(name: str, amount: int, **changes: Any) -> GroupPending:
     return GroupPending(**{**values, **changes})
 
 
-def answer(pending: GroupPending, view: View, **options: Any) -> GroupRanked:
+def a_ranker() -> GroupRanker:
     ticks = count()
-    ranker = GroupRanker(profiles=PROFILES, config="c", identity="scorer-1", clock=lambda: next(ticks) / 4)
-    return result_of(ranker.answer(pending, view, **options))
+    return GroupRanker(profiles=PROFILES, config="c", identity="scorer-1", clock=lambda: next(ticks) / 4)
+
+
+def answer(pending: GroupPending, view: View, **options: Any) -> GroupRanked:
+    return result_of(a_ranker().answer(pending, view, **options))
 
 
 def result_of(answering: Iterable[None]) -> GroupRanked:
@@ -67,15 +71,17 @@ def result_of(answering: Iterable[None]) -> GroupRanked:
 
 
 def decided(view: View, pod: Pod, outcome: Outcome, node: str = "") -> None:
-    decision = DecisionSummary(
-        attempt=f"{pod.uid}.2.4",
-        profile="berth",
-        epoch=1,
-        outcome=outcome,
-        uid=pod.uid,
-        node=node,
-    )
-    view.proposals.decided(decision, NOW, 0.0)
+    decide(view, f"{pod.uid}.2.4", outcome, node)
+
+
+def decide(view: View, attempt: str, outcome: Outcome, node: str = "", now: float = 0.0) -> None:
+    uid = attempt.split(".", maxsplit=1)[0]
+    decision = DecisionSummary(attempt=attempt, profile="berth", epoch=1, outcome=outcome, uid=uid, node=node)
+    view.proposals.decided(decision, NOW, now)
+
+
+def nodes_of(view: View) -> dict[str, str]:
+    return {each.pod.metadata.name: each.node for each in view.proposals}
 
 
 def test_a_plan_says_where_it_was_made_and_what_it_took():
@@ -99,7 +105,7 @@ def test_members_count_as_proposals_so_that_the_next_group_goes_elsewhere():
 def test_a_peers_plan_counts_in_the_same_way():
     one, other = a_view("a0", "a1"), a_view("a0", "a1")
     ranked = answer(asked("gang", 8), one)
-    assert count_group(ranked, other, 0.0) == []
+    assert other.apply_ranked(encode(ranked), 7, 0.0) == ""
     assert sorted((each.pod.uid, each.node) for each in other.proposals) == sorted(
         (each.pod.uid, each.node) for each in one.proposals
     )
@@ -127,6 +133,64 @@ def test_a_proposal_ends_with_its_members_decision_and_moves_with_it():
     assert [(each.pod.uid, each.node) for each in view.proposals] == [(pods[1].uid, "a1")]
 
 
+@pytest.mark.parametrize("outcome", [each for each in Outcome if each.final])
+def test_a_groups_decision_ends_the_proposals_of_members_that_are_not_bound(outcome: Outcome):
+    view = a_view("a0", "a1")
+    pods = members(3, "gang", cpu="1")
+    answer(asked("gang", 3), view)
+    answer(asked("other", 1), view)
+    decided(view, pods[0], Outcome.BOUND, "a1")
+    decide(view, "uid-gang.2.1", outcome)
+    assert set(nodes_of(view)) == {"gang000", "other000"}
+    view.apply_mirror([], 9)
+    view.proposals.mirrored(pods[0].uid)
+    assert set(nodes_of(view)) == {"other000"}
+
+
+def test_a_group_that_waits_keeps_its_room_for_another_life_and_the_room_is_certain():
+    view = a_view("a0", "a1")
+    answer(asked("gang", 2), view)
+    decide(view, "uid-gang.2.1", Outcome.WAITING, now=20.0)
+    view.expire(40.0)
+    assert set(nodes_of(view)) == {"gang000", "gang001"}
+    assert list(view.proposals.uncertain()) == []
+    view.expire(50.0)
+    assert nodes_of(view) == {}
+
+
+def test_an_older_attempts_decision_ends_nothing_of_the_next_one():
+    view = a_view("a0", "a1")
+    answer(asked("gang", 2, attempt="uid-gang.2.2"), view)
+    decide(view, "uid-gang.2.1", Outcome.CONFLICT)
+    assert set(nodes_of(view)) == {"gang000", "gang001"}
+
+
+def test_a_groups_decision_may_come_before_its_ranking():
+    one, other = a_view("a0", "a1"), a_view("a0", "a1")
+    ranked = answer(asked("gang", 2), one)
+    decide(other, "uid-gang.2.1", Outcome.CONFLICT)
+    other.apply_ranked(encode(ranked), 7, 0.0)
+    assert nodes_of(other) == {}
+    again = answer(asked("gang", 2, attempt="uid-gang.2.2"), one)
+    other.apply_ranked(encode(again), 8, 0.0)
+    assert nodes_of(other) == nodes_of(one)
+
+
+def test_members_without_a_place_take_no_place_among_undecided_proposals():
+    view = a_view("a0")
+    for name in ("one", "two", "three"):
+        assert not answer(asked(name, 1900), view).plan.is_found
+    answer(asked("gang", 4), view)
+    assert len(view.proposals) == 4
+
+
+def test_what_is_no_groups_ranking_is_reported():
+    view = a_view("a0")
+    data = encode(answer(asked("gang", 2), a_view("a0"))).replace(b'"attempt":"uid-gang', b'"attempt":"uid-other')
+    assert "want an attempt of group" in view.apply_ranked(data, 7, 0.0)
+    assert (view.undecodable, len(view.proposals)) == (1, 0)
+
+
 def test_the_next_attempt_replaces_all_of_the_former_ones_proposals():
     view = a_view("a0", "a1")
     answer(asked("gang", 8), view)
@@ -147,15 +211,14 @@ def test_a_member_that_the_view_shows_bound_stays_where_it_is():
         assert view.snapshot.pod_count == 2
 
 
-def test_an_error_is_passed_on():
-    ranked = answer(asked("gang", 2, error="too many"), a_view("a0"))
-    assert (ranked.plan.error, len(ranked.plan.members)) == ("too many", 0)
+def test_an_error_is_an_answer_without_a_plan():
+    ranked = a_ranker().give_up(asked("gang", 2), "too many")
+    assert (ranked.plan.error, ranked.plan.is_found, ranked.need) == ("too many", False, 2)
 
 
 def test_the_view_may_change_while_a_plan_pauses():
-    view, ticks = a_view("a0", "a1"), count()
-    ranker = GroupRanker(profiles=PROFILES, config="c", identity="s", clock=lambda: next(ticks) / 4)
-    answering = ranker.answer(asked("gang", 8), view, may_continue=lambda: False)
+    view = a_view("a0", "a1")
+    answering = a_ranker().answer(asked("gang", 8), view, may_continue=lambda: False)
     next(answering)
     assert len(view.proposals) == 0
     apply(view, "pod.uid-late", a_pod("late", cpu="4", node="a0"), 9)

@@ -13,7 +13,7 @@ from berth.api.meta import ObjectMeta
 from berth.api.node import Node, NodeStatus
 from berth.api.pod import Container, Pod, PodSpec, ResourceRequirements
 from berth.bus.interface import TooLargeError
-from berth.bus.stages import publish_pending, publish_ranked
+from berth.bus.stages import group_pending_message, publish_pending, publish_ranked
 from berth.lifecycle.process import Process
 from berth.messages.attempts import (
     Candidate,
@@ -27,6 +27,8 @@ from berth.messages.attempts import (
     encode,
     encode_entry,
 )
+from berth.messages.bundles import bundled
+from berth.messages.groupattempts import GroupPending, GroupRanked, decode_group
 from berth.messages.subjects import Term, key
 from berth.profiles.configuration import profiles_of, read_configuration
 from berth.ranking.ranker import Ranker
@@ -34,6 +36,7 @@ from berth.ranking.view import View
 from berth.settings.settings import Numbers, Settings
 from berth_scorer import core
 from berth_scorer.service import serve
+from harness.builders.groups import a_group, members
 from harness.fakes.jumping_loop import LoopTime
 from harness.fakes.memory_bus import MemorySession
 from harness.fakes.recording_meter import RecordingMeter
@@ -101,11 +104,15 @@ async def until(condition, seconds=5.0):
 
 async def ranked(session, count=1):
     """The messages in RANKED, once there are this many."""
+    return [decode(stored.data, Ranked) for stored in await in_ranked(session, count)]
+
+
+async def in_ranked(session, count=1):
     async with asyncio.timeout(10):
         while True:
             found = [stored async for stored in session.scan("RANKED", "berth.ranked.>")]
             if len(found) >= count:
-                return [decode(stored.data, Ranked) for stored in found]
+                return found
             await asyncio.sleep(0.01)
 
 
@@ -325,6 +332,27 @@ async def test_an_invalid_attempt_becomes_a_dead_letter_unranked(bus, session, a
         (letter,) = await stored_in(session, "dead", ">")
         assert await stored_in(session, "RANKED", "berth.ranked.>") == []
     assert repr(attempt) in decode(letter.data, DeadLetter).reason
+
+
+async def test_a_pending_group_is_planned_in_one_message_and_counts_for_other_scorers(bus, session):
+    await write_node(session, node("a", cpu="4"))
+    pods = members(3, "gang", cpu="1")
+    bundle = bundled(pods, dict.fromkeys((pod.uid for pod in pods), 1))
+    group = GroupPending(attempt="uid-gang.1.1", profile="berth", group=a_group(), bundle=bundle, need=3)
+    async with scorer(bus):
+        await group_pending_message(session, group).publish(session)
+        [stored] = await in_ranked(session)
+        message = decode_group(stored.data, GroupRanked)
+        assert stored.subject == "berth.ranked.berth.default.=7Egang"
+        assert (len(message.plan.members), message.plan.nodes) == (3, ["a"])
+        await until(lambda: is_empty(session, "PENDING", "berth.pending.>"))
+        await publish_pending(session, pending("large", cpu="2"))
+        [_, other] = await in_ranked(session, 2)
+        assert decode(other.data, Ranked).proposals_counted
+    async with scorer(bus):
+        await publish_pending(session, pending("larger", cpu="3"))
+        [*_, third] = await in_ranked(session, 3)
+        assert decode(third.data, Ranked).proposals_counted
 
 
 async def test_an_unknown_profile_or_newer_schema_is_left_to_others(bus, session):

@@ -90,6 +90,12 @@ SCORERS: Final = Dashboard(
                 queries={A_PROCESS: quantile(0.99, "berth_hold_duration_seconds", *PROCESS)},
             ),
             Panel(
+                title="Plans of groups, 99th percentile",
+                about="Time from the begin of a group's plan to its end, with what other pods took meanwhile.",
+                unit="s",
+                queries={A_PROCESS: quantile(0.99, "berth_group_plan_duration_seconds", *PROCESS)},
+            ),
+            Panel(
                 title="Pods held",
                 about="PENDING messages received and not answered yet; at most 64.",
                 unit="short",

@@ -2,11 +2,13 @@
 
 A PENDING message waits in the backlog until the view has reached its positions. Then extenders are asked, the pod is
 ranked, and the message is acknowledged once RANKED has the answer (docs/protocol.md, 4). A suspect (docs/protocol.md,
-6.4) is counted and ranked alone.
+6.4) is counted and ranked alone. A group is planned in slices, between which pods are ranked; one at a time, because
+each works on a copy of the Snapshot.
 """
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextlib import AbstractContextManager
@@ -16,14 +18,18 @@ from typing import Final
 
 import msgspec
 
+from berth.api.meta import ObjectMeta
+from berth.api.pod import Pod, priority_of
 from berth.bus.topology import CLUSTER, DECISIONS
 from berth.framework.extending import Extension
 from berth.framework.plugincalls import ONE_TIME, PluginFailure, SortKey, Timing, default_sort_key, run_sort_key
 from berth.framework.profile import Profile
 from berth.lifecycle.tries import MOST_TRIES
 from berth.messages.attempts import Pending, Positions, Ranked
+from berth.messages.groupattempts import GroupPending, GroupRanked
 from berth.messages.subjects import TRACEPARENT
 from berth.observability.tracing import Span
+from berth.ranking.groupranker import Answering, GroupRanker
 from berth.ranking.ranker import Ranker
 from berth.ranking.view import LIFETIME, View
 from berth_scorer.events import (
@@ -43,6 +49,7 @@ from berth_scorer.events import (
     LogFailure,
     MirrorRead,
     NakPending,
+    ObservePlan,
     ObserveRanking,
     OwnRankingRead,
     PeerRankingRead,
@@ -58,7 +65,7 @@ from berth_scorer.events import (
     SuspectNotCounted,
     WriteDeadLetter,
 )
-from berth_scorer.questions import Questions
+from berth_scorer.questions import GroupQuestions, Questions
 
 # From this delivery on, a message is a suspect for ending scorers, as is one whose former attempt stayed in PENDING: it
 # is ranked alone (docs/protocol.md, 6.4).
@@ -77,6 +84,8 @@ MOST_WAIT_SECONDS: Final = 30.0
 # Longest time for which plugins work ahead of a pod's ranking. Where devices of shared pools change all the time, their
 # work begins anew each time; then the ranking does what is left of it.
 MOST_AHEAD_SECONDS: Final = 10.0
+# Length of a slice of a plan: a group of a hundred members takes less, and needs no copy of the Snapshot.
+PLAN_SLICE_SECONDS: Final = 0.03
 
 
 class Turns:
@@ -96,7 +105,7 @@ class Turns:
     def append(self, item: PendingDelivery) -> None:
         if not self._rows or self._rows[-1][0] != item.rank:
             self._rows.append((item.rank, OrderedDict()))
-        self._rows[-1][1].setdefault(item.pending.pod.metadata.namespace, deque()).append(item)
+        self._rows[-1][1].setdefault(item.namespace, deque()).append(item)
         self._count += 1
 
     def popleft(self) -> PendingDelivery:
@@ -180,6 +189,16 @@ class Backlog:
         return min(max((item.taken_at, *lacking)) + self._position_wait, item.taken_at + MOST_WAIT_SECONDS)
 
 
+class _Planning:
+    """A group's plan. ``until``: when its slice ends, by the stopwatch."""
+
+    answering: Answering
+
+    def __init__(self, held: PendingDelivery) -> None:
+        self.held = held
+        self.until = 0.0
+
+
 class ScorerCore:
     """Makes all decisions of one session. All events go through ``handle``."""
 
@@ -194,6 +213,12 @@ class ScorerCore:
     ) -> None:
         """``stopwatch`` measures rankings; ``spanning`` opens a ranking's span."""
         self._ranker = ranker
+        self._group_ranker = GroupRanker(
+            profiles=ranker.profiles,
+            config=ranker.config,
+            identity=ranker.identity,
+            clock=lambda: stopwatch() + self._offset,
+        )
         self._stopwatch = stopwatch
         self._spanning = spanning
         self.view: Final = View(proposal_lifetime=proposal_lifetime)
@@ -201,13 +226,15 @@ class ScorerCore:
         # By sequence, each unsettled message with its newest delivery.
         self._held: dict[int, PendingDelivery] = {}
         # By sequence, the dialogues with extenders.
-        self._questions: dict[int, Questions] = {}
+        self._questions: dict[int, Questions | GroupQuestions] = {}
         # Pods with answers of extenders: they precede the backlog.
         self._answered: deque[PendingDelivery] = deque()
         # Pods whose plugins work ahead of the ranking. They take turns with the backlog, a slice each.
         self._preparing: deque[PendingDelivery] = deque()
         self._fresh: deque[PendingDelivery] = deque()  # those that wait for the first such slice, which come first
         self._prepares = False
+        # The first plan takes its turns among those that work ahead; the others wait for its end.
+        self._plans: deque[_Planning] = deque()
         self._may_continue: Callable[[], bool] = lambda: True
         # By sequence, messages whose answer, or a dead letter in its place, is being stored.
         self._publishing: dict[int, PendingDelivery] = {}
@@ -264,6 +291,9 @@ class ScorerCore:
         self._is_closed = True
         if self._alone is not None and self._alone.sequence not in self._publishing:
             self._alone = None
+        for planning in self._plans:
+            planning.answering.close()
+        self._plans.clear()
         self._questions.clear()
         self._answered.clear()
         self._preparing.clear()
@@ -369,6 +399,8 @@ class ScorerCore:
 
     def _works_ahead(self, held: PendingDelivery) -> bool:
         pending = held.pending
+        if isinstance(pending, GroupPending):
+            return not held.is_suspect
         if pending.error or held.is_suspect or self._ranker.profiles[pending.profile].asks_extenders(pending.pod):
             return False
         return self._ranker.works_ahead(pending, self.view)
@@ -381,50 +413,60 @@ class ScorerCore:
         return self._step(held)
 
     def _step(self, held: PendingDelivery) -> list[Effect]:
-        """Ask the next question to extenders, or rank the pod."""
+        """Ask the next question to extenders, or rank the pod, or work on the group's plan."""
+        pending = held.pending
+        if isinstance(pending, GroupPending):
+            return self._step_of_group(held, pending)
         asked = self._questions.get(held.sequence)
         if asked is None:
-            profile = self._ranker.profiles[held.pending.profile]
-            if held.pending.error or not profile.asks_extenders(held.pending.pod):
-                if self._is_prepared(held):
-                    return self._answer(held, None)
+            profile = self._ranker.profiles[pending.profile]
+            if pending.error or not profile.asks_extenders(pending.pod):
+                if self._is_prepared(held, pending):
+                    return self._answer(held, pending, None)
                 self._preparing.append(held)
                 return []
-            asked = self._questions[held.sequence] = Questions(held)
+            asked = self._questions[held.sequence] = Questions(held, pending)
+        if (effects := self._ask(asked)) is not None:
+            return effects
+        return self._answer(held, pending, asked.answer if isinstance(asked, Questions) else None)
+
+    def _ask(self, asked: Questions | GroupQuestions) -> list[Effect] | None:
+        """Ask the next question; None if no question is left."""
+        held = asked.held
         try:
             question = asked.next(self._ranker, self.view)
         except Exception as error:  # noqa: BLE001 - an exception of a plugin is the pod's failure, not the scorer's
             del self._questions[held.sequence]
             reason = f"asking extenders raised {type(error).__name__}"
             log = LogFailure(text="asking extenders failed", attempt=held.pending.attempt, error=error)
-            return [log, *self._answer(_failed(held, reason), None)]
+            return [log, *self._step(_failed(held, reason))]
         if question is None:
             del self._questions[held.sequence]
-            return self._answer(held, asked.answer)
+            return None
         return [question, *self._end_alone(held)]
 
-    def _is_prepared(self, held: PendingDelivery) -> bool:
+    def _is_prepared(self, held: PendingDelivery, pending: Pending) -> bool:
         is_late = self._stopwatch() + self._offset - held.taken_at > MOST_AHEAD_SECONDS
-        if held.pending.error or self._alone is not None or is_late:
+        if pending.error or self._alone is not None or is_late:
             return True
         try:
-            return self._ranker.prepare(held.pending, self.view, self._may_continue)
+            return self._ranker.prepare(pending, self.view, self._may_continue)
         except Exception:  # noqa: BLE001 - the ranking raises it again, and says it
             return True
 
-    def _answer(self, held: PendingDelivery, extension: Extension | None) -> list[Effect]:
+    def _answer(self, held: PendingDelivery, pending: Pending, extension: Extension | None) -> list[Effect]:
         """Rank the message and publish the answer; an exception becomes an error and a dead letter."""
         with self._spanning(held) as span:
-            span.note("attempt", held.pending.attempt)
+            span.note("attempt", pending.attempt)
             headers = {TRACEPARENT: span.traceparent}
-            if held.pending.error:
-                return [self._publish(held, self._ranker.give_up(held.pending, held.pending.error), headers)]
+            if pending.error:
+                return [self._publish(held, self._ranker.give_up(pending, pending.error), headers)]
             timing, began = Timing(self._stopwatch), self._stopwatch()
             try:
-                message = self._rank(held.pending, began + self._offset, timing, extension)
+                message = self._rank(pending, began + self._offset, timing, extension)
             except Exception as error:  # noqa: BLE001 - an exception of a plugin is the pod's failure, not the scorer's
                 reason = f"ranking raised {type(error).__name__}: {error}"
-                log = LogFailure(text="ranking failed", attempt=held.pending.attempt, error=error)
+                log = LogFailure(text="ranking failed", attempt=pending.attempt, error=error)
                 return [log, *self._give_up(held, reason, headers)]
             self.rankings += 1
             observed = ObserveRanking(
@@ -447,11 +489,89 @@ class ScorerCore:
         finally:
             profile.time_plugins(None)
 
-    def _give_up(self, held: PendingDelivery, reason: str, headers: Mapping[str, str]) -> list[Effect]:
-        answer = self._publish(held, self._ranker.give_up(held.pending, reason), headers)
-        return [WriteDeadLetter(held=held, reason=reason), answer]
+    def _step_of_group(self, held: PendingDelivery, pending: GroupPending) -> list[Effect]:
+        """Ask the next question to extenders, or work on the plan for a slice."""
+        if self._plans and self._plans[0].held.sequence == held.sequence:
+            return self._plan(self._plans[0])
+        if pending.error:
+            return self._answer_group(held, self._group_ranker.give_up(pending, pending.error))
+        asked = self._questions.get(held.sequence)
+        if asked is None and (examples := self._to_ask_about(pending)):
+            asked = self._questions[held.sequence] = GroupQuestions(held, examples)
+        if asked is not None and (effects := self._ask(asked)) is not None:
+            return effects
+        planning = _Planning(held)
+        planning.answering = self._group_ranker.answer(
+            pending,
+            self.view,
+            asked.answers if isinstance(asked, GroupQuestions) else {},
+            may_continue=lambda: self._stopwatch() < planning.until,
+        )
+        if self._alone is not None:
+            return self._plan(planning)
+        self._plans.append(planning)
+        return self._plan(planning) if len(self._plans) == 1 else []
 
-    def _publish(self, held: PendingDelivery, message: Ranked, headers: Mapping[str, str]) -> PublishRanked:
+    def _to_ask_about(self, pending: GroupPending) -> list[Pending]:
+        """A member of each class about which extenders are asked, as if it were alone."""
+        profile = self._ranker.profiles[pending.profile]
+        if not profile.extenders:
+            return []
+        of_class: dict[int, Pending] = {}
+        for member, pod in zip(pending.bundle.members, pending.bundle.pods(), strict=True):
+            if member.of_class not in of_class and profile.asks_extenders(pod):
+                of_class[member.of_class] = Pending(attempt=pending.attempt, profile=pending.profile, pod=pod)
+        return list(of_class.values())
+
+    def _plan(self, planning: _Planning) -> list[Effect]:
+        """Work on a plan for a slice; on a suspect's to its end. An exception becomes an error and a dead letter."""
+        held, answering = planning.held, planning.answering
+        planning.until = math.inf if self._alone is not None else self._stopwatch() + PLAN_SLICE_SECONDS
+        try:
+            next(answering)
+        except StopIteration as end:
+            self._end_plan(planning)
+            message: GroupRanked = end.value
+            return self._answer_group(held, message, is_planned=True)
+        except Exception as error:  # noqa: BLE001 - an exception of a plugin is the group's failure, not the scorer's
+            self._end_plan(planning)
+            reason = f"planning raised {type(error).__name__}: {error}"
+            log = LogFailure(text="planning failed", attempt=held.pending.attempt, error=error)
+            return [log, *self._give_up(held, reason, held.delivery.headers)]
+        self._preparing.append(held)
+        return []
+
+    def _end_plan(self, planning: _Planning) -> None:
+        if self._plans and self._plans[0] is planning:
+            self._plans.popleft()
+            if self._plans:
+                self._preparing.append(self._plans[0].held)
+
+    def _answer_group(self, held: PendingDelivery, message: GroupRanked, *, is_planned: bool = False) -> list[Effect]:
+        with self._spanning(held) as span:
+            span.note("attempt", message.attempt)
+            publish = self._publish(held, message, {TRACEPARENT: span.traceparent})
+            if not is_planned:
+                return [publish]
+            self.rankings += 1
+            began = self._stopwatch() - message.seconds
+            held_seconds = began + self._offset - held.taken_at
+            observed = ObservePlan(
+                message=message, began=began, held_seconds=held_seconds, traceparent=span.traceparent
+            )
+        return [publish, observed]
+
+    def _give_up(self, held: PendingDelivery, reason: str, headers: Mapping[str, str]) -> list[Effect]:
+        return [WriteDeadLetter(held=held, reason=reason), self._publish(held, self._failure(held, reason), headers)]
+
+    def _failure(self, held: PendingDelivery, reason: str) -> Ranked | GroupRanked:
+        if isinstance(held.pending, GroupPending):
+            return self._group_ranker.give_up(held.pending, reason)
+        return self._ranker.give_up(held.pending, reason)
+
+    def _publish(
+        self, held: PendingDelivery, message: Ranked | GroupRanked, headers: Mapping[str, str]
+    ) -> PublishRanked:
         self._publishing[held.sequence] = held
         timed = msgspec.structs.replace(message, asked_at=held.delivery.time)
         return PublishRanked(held=held, message=timed, headers=headers)
@@ -498,12 +618,22 @@ class ScorerCore:
         return [ClearSuspect(held=held)]
 
 
-def rank_of(profile: Profile, pending: Pending) -> tuple[str, SortKey]:
-    """A key equal for pods that the profile's QueueSort plugin distinguishes only by time."""
+def rank_of(profile: Profile, pending: Pending | GroupPending) -> tuple[str, SortKey]:
+    """A key equal for pods and groups that the profile's QueueSort plugin distinguishes only by time."""
+    pod = pending.pod if isinstance(pending, Pending) else _representative(pending)
     try:
-        return pending.profile, run_sort_key(profile.queue_sort, pending.pod, ONE_TIME)
+        return pending.profile, run_sort_key(profile.queue_sort, pod, ONE_TIME)
     except PluginFailure:  # the watcher has reported the failure and queued the pod by priority
-        return pending.profile, default_sort_key(pending.pod, ONE_TIME)
+        return pending.profile, default_sort_key(pod, ONE_TIME)
+
+
+def _representative(pending: GroupPending) -> Pod:
+    """A pod with the group's priority. A group that is too large has come without its members."""
+    classes = pending.bundle.classes
+    first = classes[0] if classes else Pod(metadata=ObjectMeta(namespace=pending.group.namespace))
+    of_group = [] if pending.group.priority is None else [pending.group.priority]
+    priority = min([*of_group, *map(priority_of, classes)], default=0)
+    return msgspec.structs.replace(first, spec=msgspec.structs.replace(first.spec, priority=priority))
 
 
 def _failed(held: PendingDelivery, reason: str) -> PendingDelivery:

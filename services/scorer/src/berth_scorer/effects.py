@@ -20,7 +20,7 @@ from berth.bus.interface import (
     StoreFullError,
     UnansweredError,
 )
-from berth.bus.stages import StagedMessage, publish_dead_letter, ranked_message
+from berth.bus.stages import StagedMessage, group_ranked_message, publish_dead_letter, ranked_message
 from berth.bus.topology import RANKED, TRIES
 from berth.errors import BerthError, PermanentError, TemporaryError
 from berth.extenders.client import Extenders
@@ -30,7 +30,8 @@ from berth.framework.profile import Profile
 from berth.lifecycle.process import Process
 from berth.lifecycle.sessions import UndecodableReporter
 from berth.lifecycle.tries import clear_tries, count_try
-from berth.messages.attempts import DeadLetter, Ranked
+from berth.messages.attempts import DeadLetter, Pending, Ranked
+from berth.messages.groupattempts import GroupRanked
 from berth.messages.subjects import key, trace_id_of
 from berth.observability.logging import get_logger
 from berth.observability.metrics import Meter
@@ -50,6 +51,7 @@ from berth_scorer.events import (
     KeepAlive,
     LogFailure,
     NakPending,
+    ObservePlan,
     ObserveRanking,
     PendingDelivery,
     PublishRanked,
@@ -124,6 +126,8 @@ class ScorerEffects:
                 self._keep_alive(effect)
             case ObserveRanking():
                 self._observe(effect)
+            case ObservePlan():
+                self._observe_plan(effect)
             case ReportUndecodable():
                 self.undecodable.report(effect.subject, effect.reason)
             case LogFailure():
@@ -153,6 +157,14 @@ class ScorerEffects:
             notes = {"status": code.label}
             self._tracing.past(point, effect.traceparent, began=began, seconds=seconds, notes=notes)
 
+    def _observe_plan(self, effect: ObservePlan) -> None:
+        message = effect.message
+        self._metrics.observe("berth_hold_duration_seconds", effect.held_seconds)
+        self._metrics.observe("berth_group_plan_duration_seconds", message.seconds)
+        plan, members = message.plan, message.bundle.members
+        notes = {"members": len(members), "placed": len(plan.members), "steps": plan.steps}
+        self._tracing.past("plan", effect.traceparent, began=effect.began, seconds=message.seconds, notes=notes)
+
     async def _publish_dead_letter(self, effect: WriteDeadLetter) -> None:
         delivery, cause = effect.held.delivery, "undecodable" if effect.in_place_of_answer else "failed"
         try:
@@ -169,7 +181,7 @@ class ScorerEffects:
         """Any exception is an error of the pod."""
         held = effect.held
         try:
-            extension = await self._extenders.ask(held.pending.pod, effect.to_extend, effect.nodes)
+            extension = await self._extenders.ask(effect.pod, effect.to_extend, effect.nodes)
             answer: Event = ExtendersAnswered(sequence=held.sequence, extension=extension)
         except ExtenderError as error:
             answer = ExtendersFailed(sequence=held.sequence, reason=str(error))
@@ -197,8 +209,9 @@ class ScorerEffects:
 
 
 def _key_of(held: PendingDelivery) -> str:
-    # By pod, so that an attempt goes on counting where the one before it was replaced.
-    return key("pod", held.pending.pod.uid)
+    # By pod or group, so that an attempt goes on counting where the one before it was replaced.
+    pending = held.pending
+    return key("pod", pending.pod.uid) if isinstance(pending, Pending) else key("group", pending.group.uid)
 
 
 class RankingPublisher:
@@ -223,7 +236,11 @@ class RankingPublisher:
 
     def publish_soon(self, effect: PublishRanked) -> None:
         try:
-            staged = ranked_message(self._session, effect.message, effect.headers)
+            message = effect.message
+            if isinstance(message, Ranked):
+                staged = ranked_message(self._session, message, effect.headers)
+            else:
+                staged = group_ranked_message(self._session, message, effect.headers)
         except PermanentError as error:
             self._put(RankedRefused(sequence=effect.held.sequence, reason=str(error)))
             return
@@ -259,7 +276,21 @@ class RankingPublisher:
             self._put(RankedNotStored(sequence=sequence))
 
 
-def log_ranking(message: Ranked, headers: Mapping[str, str]) -> None:
+def log_ranking(message: Ranked | GroupRanked, headers: Mapping[str, str]) -> None:
+    if isinstance(message, GroupRanked):
+        plan = message.plan
+        log.info(
+            "group planned",
+            group=str(message.group.key),
+            uid=message.group.uid,
+            attempt=message.attempt,
+            trace_id=trace_id_of(headers),
+            members=len(message.bundle.members),
+            placed=len(plan.members),
+            domain=plan.domain,
+            reason=plan.error or plan.message,
+        )
+        return
     log.info(
         "pod ranked",
         pod=message.pod.key,

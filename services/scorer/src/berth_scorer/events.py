@@ -12,26 +12,33 @@ from dataclasses import dataclass
 import msgspec
 
 from berth.api.node import Node
+from berth.api.pod import Pod
 from berth.bus.interface import Delivery, Entry, StoredMessage
 from berth.framework.cycle import ToExtend
 from berth.framework.extending import Extension
 from berth.framework.plugincalls import Timing
 from berth.messages.attempts import Pending, Ranked
+from berth.messages.groupattempts import GroupPending, GroupRanked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingDelivery:
-    """A delivery of PENDING. ``taken_at`` is in monotonic seconds.
+    """A delivery of PENDING, about a pod or a group. ``taken_at`` is in monotonic seconds.
 
     Namespaces take turns among consecutive messages of the same ``rank``.
     """
 
     delivery: Delivery
-    pending: Pending
+    pending: Pending | GroupPending
     sequence: int  # in the stream
     taken_at: float
     rank: Hashable = None
     is_suspect: bool = False  # it may have ended scorers, and is ranked alone
+
+    @property
+    def namespace(self) -> str:
+        pending = self.pending
+        return pending.pod.metadata.namespace if isinstance(pending, Pending) else pending.group.namespace
 
 
 # --- events
@@ -41,7 +48,7 @@ class PendingReceived(msgspec.Struct, frozen=True, kw_only=True):
     """PENDING delivers a message of a known profile."""
 
     delivery: Delivery
-    pending: Pending
+    pending: Pending | GroupPending
 
 
 class MirrorRead(msgspec.Struct, frozen=True, kw_only=True):
@@ -158,7 +165,7 @@ class PublishRanked(msgspec.Struct, frozen=True, kw_only=True):
     """Publish an answer. -> RankedStored, RankedNotStored, RankedRefused."""
 
     held: PendingDelivery
-    message: Ranked
+    message: Ranked | GroupRanked
     headers: Mapping[str, str]
 
 
@@ -194,9 +201,10 @@ class KeepAlive(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AskExtenders(msgspec.Struct, frozen=True, kw_only=True):
-    """Ask extenders to filter nodes. -> ExtendersAnswered, ExtendersFailed."""
+    """Ask extenders to filter nodes for ``pod``: a member if a group is held. -> ExtendersAnswered, ExtendersFailed."""
 
     held: PendingDelivery
+    pod: Pod
     to_extend: ToExtend
     nodes: Mapping[str, Node]
 
@@ -230,6 +238,15 @@ class ObserveRanking(msgspec.Struct, frozen=True, kw_only=True):
     is_recorded: bool
 
 
+class ObservePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """A group was planned, which began at ``began`` by the stopwatch. Otherwise as ``ObserveRanking``."""
+
+    message: GroupRanked
+    began: float
+    held_seconds: float
+    traceparent: str
+
+
 class LogFailure(msgspec.Struct, frozen=True, kw_only=True):
     """Code of berth or of a plugin has raised for a pod."""
 
@@ -257,6 +274,7 @@ Effect = (
     | CountSuspect
     | ClearSuspect
     | ObserveRanking
+    | ObservePlan
     | LogFailure
     | ReportUndecodable
 )

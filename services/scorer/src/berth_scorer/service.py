@@ -24,6 +24,7 @@ from berth.lifecycle.coreloop import CoreLoop, Inbox
 from berth.lifecycle.process import Process, run_until
 from berth.lifecycle.sessions import present, serve_each_session
 from berth.messages.attempts import Pending, UnknownSchemaError, attempt_of, decode
+from berth.messages.groupattempts import GroupPending, decode_group
 from berth.messages.subjects import TRACEPARENT, trace_id_of
 from berth.observability.health import Condition
 from berth.observability.logging import get_logger
@@ -151,8 +152,7 @@ class Scorer:
 
     async def _take(self, delivery: Delivery) -> None:
         try:
-            pending = decode(delivery.data, Pending)
-            attempt_of(pending)
+            pending = _decoded(delivery.data)
         except UnknownSchemaError:
             delivery.nak(UNKNOWN_DELAY)
         except DecodeError as error:
@@ -166,12 +166,32 @@ class Scorer:
             else:
                 delivery.nak(UNKNOWN_DELAY)
 
-    def _receive(self, delivery: Delivery, pending: Pending) -> None:
+    def _receive(self, delivery: Delivery, pending: Pending | GroupPending) -> None:
         self._metrics.count("berth_messages_received_total", stream=PENDING)
         if self._logs_steps:
-            about = {"pod": pending.pod.key, "uid": pending.pod.uid, "attempt": pending.attempt}
-            log.info("pod received", **about, trace_id=trace_id_of(delivery.headers), delivered=delivery.delivered)
+            about = {"attempt": pending.attempt, "trace_id": trace_id_of(delivery.headers)}
+            if isinstance(pending, GroupPending):
+                who = {"group": str(pending.group.key), "uid": pending.group.uid}
+                log.info("group received", **who, **about, delivered=delivery.delivered)
+            else:
+                who = {"pod": pending.pod.key, "uid": pending.pod.uid}
+                log.info("pod received", **who, **about, delivered=delivery.delivered)
         self._loop.inbox.put(PendingReceived(delivery=delivery, pending=pending))
 
     def _span(self, held: PendingDelivery) -> AbstractContextManager[Span]:
         return self._process.tracing.span("rank", parent=held.delivery.headers.get(TRACEPARENT))
+
+
+def _decoded(data: bytes) -> Pending | GroupPending:
+    """Decode PENDING.
+
+    Raises:
+        UnknownSchemaError: of neither schema.
+        DecodeError: malformed in any other way.
+    """
+    try:
+        pending = decode(data, Pending)
+    except UnknownSchemaError:
+        return decode_group(data, GroupPending)
+    attempt_of(pending)
+    return pending

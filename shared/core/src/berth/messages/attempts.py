@@ -506,8 +506,8 @@ def decode(data: bytes, kind: type[M]) -> M:
     return decode_versioned(data, kind, "a message")
 
 
-def decode_versioned(data: bytes, kind: type[V], what: str) -> V:
-    """Decode a value; errors call it ``what``.
+def decode_versioned(data: bytes, kind: type[V], what: str, schema: int = SCHEMA) -> V:
+    """Decode a value of this schema; errors call it ``what``.
 
     Raises:
         UnknownSchemaError: another schema.
@@ -517,9 +517,9 @@ def decode_versioned(data: bytes, kind: type[V], what: str) -> V:
         value: V = decode_json(_decoder(kind), data, f"{what} of {len(data)} bytes")
     except DecodeError:
         # A newer schema may have another shape: then the schema is the error, not the shape.
-        _check_schema(_schema_of(data), what)
+        _check_schema(_schema_of(data, schema), schema, what)
         raise
-    _check_schema(value.schema, what)
+    _check_schema(value.schema, schema, what)
     return value
 
 
@@ -569,17 +569,17 @@ class _Schema(msgspec.Struct):
 _schema_decoder: Final = msgspec.json.Decoder(_Schema)
 
 
-def _schema_of(data: bytes) -> int:
-    """The schema of a value of unknown shape; ``SCHEMA`` if unreadable."""
+def _schema_of(data: bytes, wanted: int) -> int:
+    """The schema of a value of unknown shape; the wanted one if unreadable."""
     try:
         return decode_json(_schema_decoder, data, "a schema").schema
     except DecodeError:
-        return SCHEMA
+        return wanted
 
 
-def _check_schema(schema: int, what: str) -> None:
-    if schema != SCHEMA:
-        raise UnknownSchemaError(f"decoding {what}: want schema {SCHEMA}, got {schema}")
+def _check_schema(schema: int, wanted: int, what: str) -> None:
+    if schema != wanted:
+        raise UnknownSchemaError(f"decoding {what}: want schema {wanted}, got {schema}")
 
 
 WATERMARK: Final = "watermark"  # the first token of a watermark's key: watermark.<kind>

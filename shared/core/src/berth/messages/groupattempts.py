@@ -6,14 +6,12 @@ pod's name has one.
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
 from berth.api.meta import Name, ObjectMeta
 from berth.api.podgroups import MOST_MEMBERS, Dialect, GroupKey, PodGroup
-from berth.decoding import decode_json
 from berth.errors import DecodeError
 from berth.messages.attempts import (
     MESSAGE_CHARACTERS,
@@ -29,10 +27,10 @@ from berth.messages.attempts import (
     Received,
     Text,
     Time,
-    UnknownSchemaError,
     bounded_names,
     bounded_rejection,
     check_names,
+    decode_versioned,
     encode,
     shortened,
 )
@@ -159,17 +157,9 @@ def decode_group(data: bytes, kind: type[G]) -> G:
         UnknownSchemaError: another schema.
         DecodeError: malformed, or its parts do not fit together.
     """
-    what = f"a message about a group of {len(data)} bytes"
-    message: G = decode_json(_decoder(kind), data, what)
-    if message.schema != GROUP_SCHEMA:
-        raise UnknownSchemaError(f"decoding {what}: want schema {GROUP_SCHEMA}, got {message.schema}")
+    message = decode_versioned(data, kind, "a message about a group", GROUP_SCHEMA)
     _check(message)
     return message
-
-
-@cache
-def _decoder(kind: type[Any]) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(kind)
 
 
 def _check(message: GroupPending | GroupRanked) -> None:

@@ -91,6 +91,7 @@ HistogramName = Literal[
     "rest_client_request_duration_seconds",
     "berth_stage_duration_seconds",
     "berth_hold_duration_seconds",
+    "berth_group_plan_duration_seconds",
     "berth_extender_duration_seconds",
     "berth_binding_duration_seconds",
     "berth_view_age_seconds",
@@ -314,6 +315,11 @@ METRICS: Final[dict[str, Metric]] = {
     "berth_hold_duration_seconds": Metric(
         kind="histogram",
         meaning="Seconds that a scorer held a pod before ranking it: for its turn, a position of its view, extenders.",
+        buckets=_ATTEMPT,
+    ),
+    "berth_group_plan_duration_seconds": Metric(
+        kind="histogram",
+        meaning="Seconds from the begin of a group's plan to its end, with what other pods took meanwhile.",
         buckets=_ATTEMPT,
     ),
     "berth_extender_duration_seconds": Metric(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from berth.framework.extending import Extension
 from berth.framework.profile import Profile
@@ -50,15 +51,31 @@ class GroupRanker:
             bound=pending.bound,
             extensions=extensions or {},
         )
-        found, is_behind, is_counted = GroupPlan(need=pending.need, error=pending.error), False, False
-        if not pending.error:
-            profile = self.profiles[pending.profile]
-            found = yield from plan(question, view.snapshot, profile, may_continue=may_continue)
-            if not found.is_found and not found.error:
-                is_behind = not positions.covers(pending.after)
-                if not is_behind:
-                    is_counted = yield from self._fits_without_proposals(question, profile, view, may_continue)
-        message = within_bounds(
+        profile, is_behind, is_counted = self.profiles[pending.profile], False, False
+        found = yield from plan(question, view.snapshot, profile, may_continue=may_continue)
+        if not found.is_found and not found.error:
+            is_behind = not positions.covers(pending.after)
+            if not is_behind:
+                is_counted = yield from self._fits_without_proposals(question, profile, view, may_continue)
+        message = self._message(
+            pending,
+            found,
+            positions=positions,
+            received=received,
+            view_age_seconds=age,
+            seconds=max(0.0, self.clock() - begun),
+            behind=is_behind,
+            proposals_counted=is_counted,
+        )
+        view.proposals.ranked_group(message, self.clock())
+        return message
+
+    def give_up(self, pending: GroupPending, reason: str) -> GroupRanked:
+        """An answer with an error, because only the binder publishes Decisions."""
+        return self._message(pending, GroupPlan(need=pending.need, error=reason))
+
+    def _message(self, pending: GroupPending, found: GroupPlan, **values: Any) -> GroupRanked:
+        return within_bounds(
             GroupRanked(
                 config=self.config,
                 attempt=pending.attempt,
@@ -69,16 +86,9 @@ class GroupRanker:
                 failures=pending.failures,
                 plan=found,
                 scorer=self.identity,
-                positions=positions,
-                received=received,
-                view_age_seconds=age,
-                seconds=max(0.0, self.clock() - begun),
-                behind=is_behind,
-                proposals_counted=is_counted,
+                **values,
             )
         )
-        count_group(message, view, self.clock())
-        return message
 
     def _fits_without_proposals(
         self, question: GroupQuestion, profile: Profile, view: View, may_continue: Callable[[], bool]
@@ -90,10 +100,3 @@ class GroupRanker:
             without = view.snapshot.copied()
         found = yield from plan(question, without, profile, may_continue=may_continue)
         return found.is_found
-
-
-def count_group(message: GroupRanked, view: View, now: float, size: int = 0) -> list[str]:
-    """Count a ranking of this scorer or a peer: each member on its node. Returns uids whose proposals end for it."""
-    rankings = message.rankings()
-    share = size // max(1, len(rankings))
-    return [uid for each in rankings for uid in view.proposals.ranked(each, now, share)]

@@ -32,9 +32,11 @@ from berth.messages.attempts import (
     Ranked,
     RankedSummary,
     Received,
+    UnknownSchemaError,
     check_attempt,
     decode,
 )
+from berth.messages.groupattempts import GroupRanked, decode_group
 from berth.messages.subjects import Attempt
 
 # Life of a proposal after its last message with the default Lease: longer than that, so that it outlives a takeover.
@@ -72,6 +74,7 @@ class Proposal:
     bound_at: datetime | None = None  # time of the ``bound`` Decision in NATS
     # The binder holds room for the pod while it waits. Like a bound pod's, its end is an event that requeues others.
     is_held: bool = False
+    of_group: Attempt | None = None  # the attempt of its group, whose Decision ends it too
 
 
 @dataclass(slots=True)
@@ -104,6 +107,7 @@ class Proposals:
         self._undecided_bytes = 0
         self._decided: OrderedDict[str, _DecisionKept] = OrderedDict()
         self._mirrored: set[str] = set()
+        self._grouped: dict[str, set[str]] = {}  # by uid of a PodGroup, the members among the proposals
         # By uid, removals of pods not shown as bound: their Decision may still come.
         self._removed: OrderedDict[str, datetime] = OrderedDict()
 
@@ -115,6 +119,25 @@ class Proposals:
         attempt = Attempt.parse(message.attempt)
         self._rank(message, attempt, now)
         return self._bound_undecided(attempt.uid, size, now)
+
+    def ranked_group(self, message: GroupRanked, now: float, size: int = 0) -> list[str]:
+        """Count a RANKED of a group: each member on its node. Returns uids whose proposals end for it."""
+        attempt, rankings = Attempt.parse(message.attempt), message.rankings()
+        earlier = self._decided.get(attempt.uid)
+        if earlier is not None and earlier.attempt.order >= attempt.order and earlier.decision.outcome.final:
+            rankings = [msgspec.structs.replace(each, candidates=[]) for each in rankings]
+        share = size // max(1, len(rankings))
+        ended: list[str] = []
+        for each in rankings:
+            if not each.candidates:  # no Decision will name it
+                self._rank(each, Attempt.parse(each.attempt), now)
+                continue
+            ended += self.ranked(each, now, share)
+            proposal = self._by_uid.get(each.pod.uid)
+            if proposal is not None and str(proposal.attempt) == each.attempt:
+                proposal.of_group = attempt
+                self._grouped.setdefault(attempt.uid, set()).add(each.pod.uid)
+        return ended
 
     def _bound_undecided(self, uid: str, size: int, now: float) -> list[str]:
         self._is_decided(uid)
@@ -148,13 +171,16 @@ class Proposals:
         self._is_decided(attempt.uid)
         self.nominations.decided(decision, attempt, now)
         self._apply(attempt, decision, stored_at, now)
+        if attempt.uid in self._grouped:
+            self._apply_to_members(attempt, decision.outcome, now)
 
     def mirrored(self, uid: str) -> None:
         """The mirror shows the pod bound: the Snapshot counts it from there."""
         self.nominations.bound(uid)
         self._mirrored.add(uid)
         proposal = self._by_uid.pop(uid, None)
-        if proposal is not None and proposal.devices:
+        if proposal is not None:
+            self._leave_group(proposal)
             self._forget_devices(proposal)
 
     def unmirrored(self, uid: str, removed_at: datetime) -> None:
@@ -291,6 +317,19 @@ class Proposals:
         elif proposal.bound_at is None:
             self._end(attempt.uid)
 
+    def _apply_to_members(self, attempt: Attempt, outcome: Outcome, now: float) -> None:
+        """Apply a group's Decision to its members without a Decision of their own."""
+        for uid in [*self._grouped[attempt.uid]]:
+            proposal = self._by_uid[uid]
+            of_group = proposal.of_group
+            if proposal.bound_at is not None or of_group is None or of_group.order > attempt.order:
+                continue
+            if outcome.final:
+                self._is_decided(uid)
+                self._end(uid)
+            else:
+                proposal.expires, proposal.is_held = now + self._lifetime, True
+
     def _removal_of(self, uid: str) -> datetime | None:
         """When the mirror removed the pod; from here on kept with its Decision."""
         removed_at, decided = self._removed.pop(uid, None), self._decided.get(uid)
@@ -309,7 +348,16 @@ class Proposals:
     def _end(self, uid: str) -> None:
         proposal = self._by_uid.pop(uid, None)
         if proposal is not None:
+            self._leave_group(proposal)
             self.leave_out(proposal)
+
+    def _leave_group(self, proposal: Proposal) -> None:
+        if proposal.of_group is None:
+            return
+        members = self._grouped[proposal.of_group.uid]
+        members.discard(proposal.attempt.uid)
+        if not members:
+            del self._grouped[proposal.of_group.uid]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -439,7 +487,11 @@ class View:
         """Apply a RANKED message of a peer; returns a report if it is undecodable."""
         try:
             with decoding("a ranking"):
-                message = decode(data, RankedSummary)
+                try:
+                    message = decode(data, RankedSummary)
+                except UnknownSchemaError:  # of a group
+                    self.count_peer(decode_group(data, GroupRanked), sequence, now, len(data))
+                    return ""
                 check_attempt(message)  # else it would never end: a proposal ends by its attempt's pod
                 self.count_peer(message, sequence, now, len(data))
         except DecodeError as exc:
@@ -448,9 +500,12 @@ class View:
             return str(exc)
         return ""
 
-    def count_peer(self, message: Ranked | RankedSummary, sequence: int, now: float, size: int) -> None:
+    def count_peer(self, message: Ranked | RankedSummary | GroupRanked, sequence: int, now: float, size: int) -> None:
         self.counted_ranked(sequence)
-        self._expired += self.proposals.ranked(message, now, size)
+        if isinstance(message, GroupRanked):
+            self._expired += self.proposals.ranked_group(message, now, size)
+        else:
+            self._expired += self.proposals.ranked(message, now, size)
 
     def counted_ranked(self, sequence: int) -> None:
         """The RANKED message of this sequence counts, a peer's or this scorer's own."""
