@@ -287,15 +287,13 @@ SHARE_OF_A_SECOND: Final = 4
 
 
 def slots_of(queued: QueuedPod) -> int:
-    """Of a group one for each member. Of a pod one, plus one per millisecond that its selectors add to a cycle and per
-    64 KiB sent to extenders.
-    """
+    """One for each member of a group; for a pod one, and more for what its selectors and extenders cost."""
     if isinstance(queued, GroupEntry):
         return len(queued.members)
     if queued.refusal:
         return 1
-    # 64 pods at the limits would keep a scorer busy for seconds, and 64 pods of 1.5 MB fill PENDING, which all profiles
-    # share.
+    # One more for each millisecond that the selectors add to a cycle, and for each 64 KiB sent to extenders: 64 pods at
+    # the limits would keep a scorer busy for seconds, and 64 pods of 1.5 MB fill PENDING, which all profiles share.
     return 1 + cycle_milliseconds(queued.pod) + len(queued.pod.whole) // MOST_BYTES
 
 
