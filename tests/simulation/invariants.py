@@ -24,10 +24,12 @@ from berth.bus.topology import BANDWIDTH, CLUSTER, DEAD, DECISIONS, PENDING, RAN
 from berth.framework.profile import Profile
 from berth.kube.http1 import Response
 from berth.messages.attempts import SCHEMA, Outcome, Reason
+from berth.messages.groupattempts import GROUP_SCHEMA
 from berth_sim.apiserver.kinds import NODES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS
 from simulation.api import ApiRequest
 from simulation.configurations import NETWORK_QUERY, SECOND, SMALL_NOTES, TRAP
 from simulation.devices import DeviceInvariants
+from simulation.groups import GroupInvariants
 from simulation.truth import Truth, decoded, is_present, requests_of, simulated, truth_of
 from simulation.world import World
 
@@ -77,6 +79,7 @@ class Invariants:
         self.bindings = 0
         self.evictions = 0
         self.devices: DeviceInvariants | None = None
+        self.groups: GroupInvariants | None = None
         self._api.observers.append(self._on_request)
         self._api.answered.append(self._on_answer)
         self.messages = Messages(world)
@@ -93,6 +96,8 @@ class Invariants:
         still arrive (docs/protocol.md, 5). So the knowledge at the first one counts.
         """
         self._posted[pod.uid] = node
+        if self.groups is not None:
+            self.groups.posting(pod)
         self._known_at_first.setdefault((pod.uid, node, pod.metadata.resource_version), dict(seen))
 
     def examining(self, pod: Pod, seen: Mapping[str, int]) -> None:
@@ -148,7 +153,7 @@ class Invariants:
     # --- requests
 
     def _on_request(self, request: ApiRequest) -> None:
-        if request.route.kind is not PODS:
+        if request.route.kind is not PODS or request.is_dry:
             return
         if request.route.subresource == "binding":
             self._check_binding(request)
@@ -161,7 +166,7 @@ class Invariants:
             self._world.problem(f"a Binding of {name} without the pod's uid and resourceVersion")
 
     def _on_answer(self, request: ApiRequest, response: Response) -> None:
-        if request.route.kind is not PODS or request.route.subresource != "binding":
+        if request.route.kind is not PODS or request.route.subresource != "binding" or request.is_dry:
             return
         if response.status == HTTPStatus.CREATED:
             self._on_bound(request)
@@ -370,6 +375,10 @@ class Invariants:
             return {}
         now = truth_of(self._api.store, kinds=self._world.read_kinds)
         found = {}
+        if self.groups is not None:
+            found |= self.groups.placeable(now, self.profile_of(waiting[0]))
+            groups = self.groups.groups()
+            waiting = [pod for pod in waiting if self.groups.is_single(pod, groups)]
         for pod in waiting:
             if self._waits_for_volumes(pod) or (pod.metadata.labels or {}).get(TRAP) or _is_large(pod.metadata.labels):
                 continue
@@ -444,7 +453,7 @@ class Invariants:
         return [
             pod.key
             for pod in self.unbound()
-            if pod.uid not in self.messages.reserved
+            if not self._is_reserved(pod)
             and not _is_large(pod.metadata.labels)
             and not any(each.type == "PodScheduled" and each.status == "False" for each in pod.status.conditions or ())
         ]
@@ -457,9 +466,14 @@ class Invariants:
             f"{pod.key} is still nominated to {pod.status.nominated_node_name}, and does not wait for it"
             for pod in self.unbound()
             if pod.status.nominated_node_name
-            and pod.uid not in self.messages.reserved
+            and not self._is_reserved(pod)
             and self.messages.last.get(pod.uid) != Outcome.PREEMPTING
         ]
+
+    def _is_reserved(self, pod: Pod) -> bool:
+        """Whether its room is taken while it, or its group, waits."""
+        reserved = self.messages.reserved
+        return pod.uid in reserved or (self.groups is not None and pod.uid in self.groups.uids(reserved))
 
     def _unsettled(self) -> list[str]:
         """Messages that no service has settled, except those of pods that wait for their volumes."""
@@ -471,7 +485,7 @@ class Invariants:
             if ".".join(stored.subject.split(".")[3:]) not in waiting
             and self._is_known(stored.subject)
             # One of a schema that only a newer binder may know stays in RANKED for two minutes.
-            and (name == PENDING or _read(stored.data).schema == SCHEMA)
+            and (name == PENDING or _read(stored.data).schema in (SCHEMA, GROUP_SCHEMA))
         ]
 
     def _is_known(self, subject: str) -> bool:
