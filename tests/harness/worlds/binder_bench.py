@@ -126,7 +126,7 @@ class Bench:
     _observed: list[ReflectorEvent[Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.cache = Cache()
+        self.cache = Cache(schedulers=[PROFILE])
         self.cache.notify(self.shown.append)
         for number in range(1, self.nodes + 1):
             self.observe(Upserted(kind=NODES, object=make_node(f"n{number}", cpu=self.cpu)))
@@ -142,7 +142,7 @@ class Bench:
 
     def succeed(self) -> BinderCore:
         """Replace the binder by a new one that has only the API server's state, as after a kill."""
-        self.cache = Cache()
+        self.cache = Cache(schedulers=[PROFILE])
         self.cache.notify(self.shown.append)
         for event in self._observed:
             self.cache.observe(event)

@@ -63,7 +63,7 @@ class Binder:
 
     def now(self) -> Any:
         planned = {pod.uid: (digest_of(pod), 7) for pod in self.pods}
-        return self.check.members_now(self.plan, planned, KEY, "berth")
+        return self.check.members_now([each.uid for each in self.plan.members], planned, KEY, "berth")
 
     def examine(self, need: int | None = None, **options: Any) -> GroupPlacement | Verdict:
         pods = {pod.uid: pod for pod in self.pods}
@@ -239,7 +239,9 @@ def test_a_new_resource_version_alone_is_no_change():
         (a_pod("m", labels=LABELS), a_group(minimum=3), 0, True),
         (a_pod("m", labels=LABELS), a_group(minimum=3), 2, True),
         (a_pod("m", labels=LABELS), a_group(minimum=3), 3, False),
-        (a_pod("m", labels=LABELS), a_group(minimum=1), 1, False),
+        (a_pod("m", labels=LABELS), a_group(minimum=1), 0, False),
+        (a_pod("m", labels=LABELS, cpu="1"), a_group(minimum=1, min_resources={"cpu": 2000}), 0, True),
+        (a_pod("m", labels=LABELS, cpu="1"), a_group(minimum=1, min_resources={"cpu": 2000}), 1, False),
     ],
 )
 def test_a_member_alone_is_bound_only_beyond_the_minimum(pod: Pod, group: Any, bound: int, *, refused: bool):

@@ -63,6 +63,8 @@ from berth_binder.events import (
     NominationCleared,
     PodAnswer,
     PostBinding,
+    RehearsalAnswer,
+    RehearseBinding,
     ReleaseAnswer,
     ReleaseClaims,
     RequestAnswer,
@@ -228,6 +230,8 @@ class ApiRequests:
         match request:
             case PostBinding():
                 return self._post_binding(request)
+            case RehearseBinding():
+                return rehearse_binding(self._client, request, self._binding_timeout)
             case GetPod():
                 return get_pod(self._client, request)
             case VoidBindings():
@@ -289,6 +293,25 @@ async def post_binding(client: KubeClient, effect: PostBinding, timeout: timedel
     except ApiUnreachableError as error:
         return BindingAnswer(uid=metadata.uid, status=NO_ANSWER, message=str(error))
     return _answer(BindingAnswer, metadata.uid, response)
+
+
+async def rehearse_binding(client: KubeClient, effect: RehearseBinding, timeout: timedelta) -> RehearsalAnswer:  # noqa: ASYNC109 - handed on to the client
+    """POST the Binding as a dry run: admission and its preconditions answer, and nothing is bound."""
+    metadata = effect.pod.metadata
+    try:
+        response = await bind(
+            client,
+            namespace=metadata.namespace,
+            name=metadata.name,
+            uid=metadata.uid,
+            resource_version=metadata.resource_version,
+            node=effect.node,
+            timeout=timeout,
+            is_rehearsal=True,
+        )
+    except ApiUnreachableError as error:
+        return RehearsalAnswer(uid=metadata.uid, status=NO_ANSWER, message=str(error))
+    return _answer(RehearsalAnswer, metadata.uid, response)
 
 
 async def bind_by_extender(

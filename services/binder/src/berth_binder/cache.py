@@ -18,9 +18,11 @@ import msgspec
 from berth.api.kinds import PLUGIN_KINDS, RESOURCE_CLAIM
 from berth.api.node import Node
 from berth.api.pod import CONDITION_FENCE, Pod, bound_at, bound_at_text, is_bound, is_finished, is_gone_while_unbound
+from berth.api.podgroups import GroupKey, Members
 from berth.api.workloads import Namespace
 from berth.cluster.devices.ledger import DeviceLedger
 from berth.cluster.devices.pools import DevicePools
+from berth.cluster.podgroups import PodGroups
 from berth.cluster.snapshot import Snapshot
 from berth.decoding import version_number
 from berth.kube.listwatch import (
@@ -77,6 +79,7 @@ class Cache:
         DevicePools.of(
             self.snapshot
         )  # they are made as slices are read, not all at once for the first pod with a claim
+        self.groups = PodGroups(self.snapshot)
         self._unbound: dict[str, Pod] = {}
         self._by_subject: dict[str, str] = {}  # uids of unbound pods, by the subject of their RANKED
         self._bound: set[str] = set()
@@ -206,6 +209,7 @@ class Cache:
         for uid, assumed in list(self._assumed.items()):
             if uid not in present and version_number(assumed.pod.metadata.resource_version) <= version:
                 self._remove_pod(uid)
+        self.groups.keep(present)
 
     def _set(self, kind: str, item: Any) -> None:
         further = PLUGIN_KINDS.get(kind)
@@ -241,8 +245,9 @@ class Cache:
     def _set_pod(self, pod: Pod) -> None:
         uid = pod.metadata.uid
         self._notify_of(uid)
+        self.groups.observe(pod)
         if is_finished(pod):
-            self._remove_pod(uid)
+            self._end_pod(uid)
             return
         if is_bound(pod):
             self._set_bound(pod)
@@ -275,6 +280,10 @@ class Cache:
         return pod
 
     def _remove_pod(self, uid: str) -> None:
+        self.groups.remove(uid)
+        self._end_pod(uid)
+
+    def _end_pod(self, uid: str) -> None:
         self._take_unbound(uid)
         self._bound.discard(uid)
         self._assumed.pop(uid, None)
@@ -344,6 +353,17 @@ class Cache:
     def unbound_pods(self, scheduler_names: Iterable[str]) -> Iterator[Pod]:
         names = frozenset(scheduler_names)
         return (pod for pod in self._unbound.values() if pod.spec.scheduler_name in names)
+
+    def members_of(self, key: GroupKey) -> Members:
+        """The states of the pods that name the group. One counts as bound once the API server has answered 201."""
+        pods = self.groups.pods(key).values()
+        return Members.of(map(self._as_answered, pods), self._schedulers)
+
+    def _as_answered(self, pod: Pod) -> Pod:
+        assumed = self._assumed.get(pod.uid)
+        if assumed is None or not assumed.is_bound:
+            return pod
+        return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, node_name=assumed.node))
 
     @property
     def pod_count(self) -> int:

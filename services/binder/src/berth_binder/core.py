@@ -18,6 +18,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from berth.api.pod import Pod, is_gone_while_unbound
+from berth.api.podgroups import group_of
 from berth.api.trimming import without_whole
 from berth.cluster.pods import Trait
 from berth.decoding import version_number
@@ -26,10 +27,13 @@ from berth.framework.status import Code, Status
 from berth.messages.attempts import Decision, Outcome, Reason
 from berth.messages.subjects import Epoch
 from berth_binder.attempts.attempt import AttemptPhase, BindingAttempt, DecidedAttempts, PluginSteps
-from berth_binder.attempts.queue import BindingQueue, ClaimTurns, Suspects, given_up, waits_for
+from berth_binder.attempts.groups import UNDONE, GroupAttempt, GroupBinding, GroupPhase, MemberCalls
+from berth_binder.attempts.queue import LONG_AGO, BindingQueue, ClaimTurns, Suspects, given_up, waits_for
 from berth_binder.attempts.strays import Strays
 from berth_binder.cache import CLAIMS, Cache
 from berth_binder.decisions.conflictcheck import ConflictCheck
+from berth_binder.decisions.groupcheck import refuses_single
+from berth_binder.decisions.groupverdict import NOT_ALONE
 from berth_binder.decisions.preemption import PreemptionCheck, evictions, verdict_after_evicting, verdict_on_nodes
 from berth_binder.decisions.verdict import (
     GONE,
@@ -59,6 +63,8 @@ from berth_binder.events import (
     Event,
     EvictionAnswer,
     EvictionsAnswered,
+    GroupDelivery,
+    Held,
     LogMissingRight,
     NodesAnswered,
     NominationAnswer,
@@ -69,6 +75,7 @@ from berth_binder.events import (
     PutOff,
     RankedDelivery,
     RecordEvent,
+    RehearsalAnswer,
     RejectRanked,
     ReleaseAnswer,
     ReleaseClaims,
@@ -84,6 +91,11 @@ from berth_binder.settings import CoreSettings
 
 # Pods about which the same extenders are asked at once before evictions; further ones wait.
 MOST_QUESTIONS: Final = 32
+
+# In which nothing of a pod's Binding was sent.
+_BEFORE_BINDING: Final = frozenset(
+    {AttemptPhase.WRITING, AttemptPhase.NOMINATING, AttemptPhase.REHEARSING, AttemptPhase.READING}
+)
 
 A = TypeVar("A", bound=RequestAnswer)
 Found = Verdict | Placement | EvictionPlan | EvictionQuestion | NodeQuestion | Freeing
@@ -129,6 +141,26 @@ class BinderCore:
         self.strays = strays or Strays()
         self.examined = 0  # number of messages
         self._is_closed = False
+        self._now = 0.0
+        self._groups = GroupBinding(
+            cache=cache,
+            profiles=profiles,
+            calls=MemberCalls(
+                begin=self._begin_member,
+                prepare=self._prepare_member,
+                proceed=self._proceed,
+                request=self._request_all,
+                decide=self._decide_member,
+                is_tried=self._attempts.__contains__,
+                is_in_flight=self._in_flight.__contains__,
+                push=self._queue.ranked.push,
+            ),
+            check=self._check,
+            decided=self._decided,
+            settings=self._settings,
+            epoch=epoch,
+            config=config,
+        )
 
     def handle(
         self, events: Iterable[Event], now: float, may_continue: Callable[[], bool] = lambda: True
@@ -138,24 +170,37 @@ class BinderCore:
         Once ``may_continue`` returns false, no more is started: ``due`` asks for the next call.
         """
         effects: list[Effect] = []
+        self._now = now
         for event in events:
             effects += self._apply(event, now)
         if not self._is_closed:
             effects += self._start(now, may_continue)
+        while self._is_closed and self._groups.has_work and len(self._in_flight) < self._settings.max_in_flight:
+            effects += self._groups.step(now)
         return effects
 
     def close(self) -> None:
-        """Start no more requests; answers to requests in flight are still handled."""
-        self._is_closed = True
+        """Start no more requests, but for begun groups; answers to requests in flight are still handled."""
+        self._is_closed = self._groups.is_closed = True
 
     def due(self) -> float | None:
         """When to call ``handle`` without an event; ``None``: not before the next event."""
-        return None if self._is_closed else self._queue.due(may_start=self._may_start)
+        if self._is_closed:
+            return None
+        due = self._queue.due(may_start=self._may_start)
+        return self._due_of_groups(due) if self._groups else due
 
-    def held(self) -> Iterator[RankedDelivery]:
+    def _due_of_groups(self, due: float | None) -> float | None:
+        if self._groups.has_work and self._may_step_groups:
+            return LONG_AGO
+        of_groups = self._groups.due()
+        return of_groups if due is None or (of_groups is not None and of_groups < due) else due
+
+    def held(self) -> Iterator[Held]:
         """Unsettled messages; each needs ``in_progress``."""
         for attempt in self._attempts.values():
             yield from attempt.deliveries
+        yield from self._groups.held()
         yield from self._queue.ranked
 
     def latest(self, uid: str) -> RankedDelivery | None:
@@ -173,6 +218,11 @@ class BinderCore:
         return any(attempt.failures for attempt in self._attempts.values())
 
     @property
+    def is_posting_group(self) -> bool:
+        """Whether a group is begun and not all of its Bindings are sent and answered."""
+        return self._groups.is_posting
+
+    @property
     def backlog(self) -> int:
         return len(self._queue.ranked)
 
@@ -186,10 +236,20 @@ class BinderCore:
         at_api_server = len(self._in_flight) - len(self._at_extender) - len(self._claim_turns.behind)
         return at_api_server < self._settings.max_in_flight and not self._suspects.hold_up_others
 
+    @property
+    def _may_step_groups(self) -> bool:
+        """Also for a group that goes on alone."""
+        is_alone = self._suspects.alone is not None and self._groups.get(self._suspects.alone) is not None
+        return self._may_start or (is_alone and len(self._in_flight) < self._settings.max_in_flight)
+
     def _apply(self, event: Event, now: float) -> list[Effect]:  # noqa: C901, PLR0911, PLR0912 - one for each kind of event
         match event:
             case RankedDelivery():
                 return self._receive(event, now)
+            case GroupDelivery():
+                return self._receive_group(event)
+            case RehearsalAnswer():
+                return self._on_answer(event, self._after_rehearsing, now)
             case BindingAnswer():
                 return self._on_answer(event, self._after_posting, now)
             case PodAnswer():
@@ -222,22 +282,41 @@ class BinderCore:
         """Publish ``waiting`` where due; then resume attempts whose pause is over and examine messages, in turns."""
         effects: list[Effect] = []
         while (attempt := self._queue.waiting.pop(now)) is not None:
-            effects.append(self._publish_waiting(attempt, now))
+            effects += self._publish_waiting(attempt, now)
             if not may_continue():
                 return effects
         self._queue.paused.end_pauses(now)
         alone = None if self._in_flight else self._suspects.take_alone()
         if alone is not None:
-            effects += self._proceed(self._attempts[alone], now)
-        while self._may_start and (turn := self._queue.next(now)) is not None:
-            effects += self._resume(turn, now) if isinstance(turn, BindingAttempt) else self._examine_next(turn, now)
+            effects += self._proceed_alone(alone, now)
+        if self._groups:
+            self._groups.end_pauses(now)
+        while True:
+            has_step = bool(self._groups) and self._groups.has_work and self._may_step_groups
+            if has_step:
+                effects += self._groups.step(now)
+            if self._may_start and (turn := self._queue.next(now)) is not None:
+                effects += (
+                    self._resume(turn, now) if isinstance(turn, BindingAttempt) else self._examine_next(turn, now)
+                )
+            elif not has_step:
+                break
             if not may_continue():
                 break
         return effects
 
-    def _examine_next(self, delivery: RankedDelivery, now: float) -> list[Effect]:
+    def _proceed_alone(self, uid: str, now: float) -> list[Effect]:
+        group = self._groups.get(uid)
+        if group is None:
+            return self._proceed(self._attempts[uid], now)
+        self._groups.examine(group)
+        return []
+
+    def _examine_next(self, delivery: Held, now: float) -> list[Effect]:
         before = len(self._in_flight)
         self.examined += 1
+        if isinstance(delivery, GroupDelivery):
+            return self._begin_group(delivery, now)
         effects = self._begin(delivery, now)
         if self._queue.silence.is_silent and len(self._in_flight) > before:
             self._queue.silence.probed(now)
@@ -262,6 +341,87 @@ class BinderCore:
             return [RejectRanked(held=delivery, reason=_wrong_profile(delivery, pod))]
         return [PutOff(held=delivery, reason=reason)]
 
+    def _receive_group(self, delivery: GroupDelivery) -> list[Effect]:
+        profile = delivery.ranked.profile
+        if profile not in self._profiles:
+            return [PutOff(held=delivery, reason=f"profile {profile!r}: not configured here")]
+        return self._admit_group(delivery)
+
+    def _admit_group(self, delivery: GroupDelivery) -> list[Effect]:
+        if self._decided.covers(delivery):
+            return [Ack(held=delivery)]
+        joined = self._groups.receive(delivery)
+        if joined is None:
+            self._queue.ranked.push(delivery)
+        return joined or []
+
+    def _begin_group(self, delivery: GroupDelivery, now: float) -> list[Effect]:
+        if self._decided.covers(delivery) or self._groups.get(delivery.attempt.uid) is not None:
+            return self._admit_group(delivery)
+        group = self._groups.begin(delivery, now)
+        if not delivery.is_suspect:
+            self._groups.examine(group)
+            return []
+        group.phase = GroupPhase.COUNTING
+        return [self._suspects.count(group.uid)]
+
+    def _on_counted_group(self, group: GroupAttempt, tries: int) -> list[Effect]:
+        if self._is_closed:
+            return [*self._suspects.clear(group.uid)]
+        verdict = given_up(str(group.key), tries)
+        if verdict is not None:
+            return self._groups.give_up(group, verdict)
+        if tries == 1:
+            self._groups.examine(group)
+        else:
+            self._suspects.put_off(group.uid)
+        return []
+
+    # Members of groups.
+
+    def _begin_member(self, member: BindingAttempt) -> None:
+        self._attempts[member.uid] = member
+
+    def _prepare_member(self, member: BindingAttempt, now: float) -> list[Effect]:
+        steps = member.steps
+        return [] if steps is None else self._guard(member, lambda: self._before_binding(member, steps, now), now)
+
+    def _request_all(self, member: BindingAttempt, requests: Iterable[ApiRequest]) -> list[Effect]:
+        return self._request(member, *requests)
+
+    def _decide_member(self, member: BindingAttempt, verdict: Verdict) -> list[Effect]:
+        """End a member that has no request in flight."""
+        self._queue.paused.remove(member)
+        return self._guard(member, lambda: self._decide(member, verdict), self._now)
+
+    def _end_member(self, member: BindingAttempt, verdict: Verdict) -> list[Effect]:
+        """The end of a member, which has a Decision of its own only if its group is begun."""
+        is_begun = verdict.outcome is Outcome.BOUND or self._groups.may_post(member)
+        if is_begun and verdict.outcome in {Outcome.BOUND, Outcome.GONE, Outcome.ERROR}:
+            decision = self._decision(member, verdict)
+            member.decide(decision)
+            self._groups.publishing(member, verdict)
+            return [PublishDecision(decision=decision, held=member.latest)]
+        del self._attempts[member.uid]
+        for single in member.deliveries[1:]:
+            self._queue.ranked.push(single)
+        is_nominated = member.is_nominated(self._cache.pod(member.uid) or member.pod)
+        cleared: list[Effect] = [ClearNomination(pod=member.pod)] if is_nominated else []
+        return [*cleared, *self._groups.ended(member, verdict)]
+
+    def _after_rehearsing(self, member: BindingAttempt, answer: RehearsalAnswer, now: float) -> list[Effect]:
+        if answer.is_open:
+            return self._back_off(member, answer, now)
+        return self._groups.after_rehearsing(member, answer)
+
+    def _undo_after(self, member: BindingAttempt, answer: RequestAnswer) -> list[Effect]:
+        """Its group has failed while the request was under way."""
+        if isinstance(answer, NominationAnswer) and answer.pod is not None:
+            member.nominated = member.node
+            member.nominated_version = version_number(answer.pod.metadata.resource_version)
+        member.failures += answer.is_open
+        return self._decide(member, UNDONE)
+
     def _admit(self, delivery: RankedDelivery, now: float) -> list[Effect]:
         if self._decided.covers(delivery):
             return [Ack(held=delivery)]
@@ -274,13 +434,17 @@ class BinderCore:
     def _join(self, attempt: BindingAttempt, delivery: RankedDelivery, now: float) -> list[Effect]:
         """Join a message to its pod's attempt. For a later one of a waiting pod, publish ``waiting`` at once."""
         was_waiting = attempt.is_waiting
-        is_later = attempt.join(delivery)
+        if attempt.group:  # it is bound with its group, whatever a message says of it alone
+            attempt.deliveries.append(delivery)
+            is_later = False
+        else:
+            is_later = attempt.join(delivery)
         effects: list[Effect] = [SetAside(held=delivery)] if attempt.has_paused else []
         surplus = attempt.take_surplus()
         if surplus is not None:  # a message delivered twice is acknowledged only once no delivery is held
             effects.append((SetAside if attempt.holds(surplus.sequence) else Ack)(held=surplus))
         if is_later and was_waiting and attempt.phase is not AttemptPhase.DECIDING:
-            effects.append(self._publish_waiting(attempt, now))
+            effects += self._publish_waiting(attempt, now)
         return effects
 
     def _begin(self, delivery: RankedDelivery, now: float) -> list[Effect]:
@@ -304,8 +468,14 @@ class BinderCore:
         return [self._suspects.count(attempt.uid)]
 
     def _on_counted(self, event: TryCounted, now: float) -> list[Effect]:
+        if not self._suspects.counted(event):
+            return []
+        group = self._groups.get(event.uid)
+        return self._on_counted_pod(event, now) if group is None else self._on_counted_group(group, event.tries)
+
+    def _on_counted_pod(self, event: TryCounted, now: float) -> list[Effect]:
         attempt = self._attempts.get(event.uid)
-        if not self._suspects.counted(event) or attempt is None:
+        if attempt is None:
             return []
         if self._is_closed:
             return [*self._suspects.clear(event.uid)]
@@ -323,6 +493,9 @@ class BinderCore:
             return self._decide(attempt, verdict, dead_letter=dead_letter)
         if attempt.is_posted:
             return self._read(attempt)
+        if attempt.group and attempt.eviction is not None:
+            attempt.phase = AttemptPhase.EVICTING
+            return self._request(attempt, *evictions(attempt.eviction, attempt.eviction.victims))
         return self._guard(attempt, lambda: self._examine(attempt, now), now)
 
     # From the conflict check to the Binding.
@@ -330,7 +503,7 @@ class BinderCore:
     def _examine(self, attempt: BindingAttempt, now: float) -> list[Effect]:
         """Decide on the pod's current state; if the chosen node still passes, go on with the plugins' steps."""
         latest, steps = attempt.latest, attempt.steps
-        pod = self._check.current_pod(latest.ranked, latest.attempt, attempt.read)
+        pod = self._current_pod(attempt)
         if pod is None:
             return self._wait_for_watch(attempt, now)
         if isinstance(pod, Verdict):
@@ -349,6 +522,18 @@ class BinderCore:
         with self._checking(latest):
             found = self._find(attempt, pod)
         return self._read_preemptor(attempt, now) if found is None else self._go_to(found, attempt, now)
+
+    def _current_pod(self, attempt: BindingAttempt) -> Pod | Verdict | None:
+        """As of ``ConflictCheck``; also a conflict for a single pod whose group lacks members by the binder's cache.
+
+        An old watcher, or a forged message, would bind a part of the group.
+        """
+        latest = attempt.latest
+        pod = self._check.current_pod(latest.ranked, latest.attempt, attempt.read)
+        if isinstance(pod, Pod) and not attempt.group and (key := group_of(pod)) is not None:
+            is_refused = refuses_single(pod, self._cache.groups.get(key), self._cache.members_of(key))
+            return NOT_ALONE if is_refused else pod
+        return pod
 
     def _may_have_claims(self, pod: Pod) -> bool:
         return bool(self._cache.snapshot.class_of(pod).traits & (Trait.RESOURCE_CLAIMS | Trait.EXTENDED_RESOURCES))
@@ -422,6 +607,7 @@ class BinderCore:
         return []
 
     def _end_pause(self, uid: str) -> None:
+        self._groups.shown(uid)
         attempt, shown = self._attempts.get(uid), self._cache.pod(uid)
         if attempt is None or (attempt.is_unseen and self._unseen(attempt)):
             return
@@ -491,7 +677,9 @@ class BinderCore:
             attempt.nominated = attempt.node
         if attempt.nominated != attempt.node:
             attempt.waits_for = waits_for(status)
-            published: list[Effect] = [] if attempt.is_waiting else [self._publish_waiting(attempt, now)]
+            published = [] if attempt.is_waiting else self._publish_waiting(attempt, now)
+            if self._attempts.get(attempt.uid) is not attempt:  # its group has failed
+                return published
             return [*published, *self._request(attempt, attempt.begin_nominating())]
         return self._wait_for_plugin(attempt, steps, status, now)
 
@@ -516,6 +704,8 @@ class BinderCore:
         return [*effects, *self._request(attempt, *evictions(plan, victims))]
 
     def _post(self, attempt: BindingAttempt, steps: PluginSteps, now: float) -> list[Effect]:
+        if attempt.group and not self._groups.may_post(attempt):
+            return self._groups.made_ready(attempt)
         by_extender = steps.profile.is_bound_by_extender(attempt.pod)
         if by_extender:
             self._at_extender.add(attempt.uid)
@@ -531,12 +721,15 @@ class BinderCore:
 
     def _request(self, attempt: BindingAttempt, *requests: ApiRequest) -> list[Effect]:
         self._in_flight.add(attempt.uid)
+        if attempt.group:
+            self._groups.in_flight.add(attempt.uid)
         writes = (each for each in requests if isinstance(each, WriteObjects | ReleaseClaims))
         self._claim_turns.join(attempt.uid, {claim for each in writes for claim in each.claims})
         return [*requests]
 
     def _end_request(self, uid: str) -> None:
         self._in_flight.discard(uid)
+        self._groups.in_flight.discard(uid)
         self._at_extender.discard(uid)
         self._claim_turns.leave(uid)
 
@@ -550,7 +743,10 @@ class BinderCore:
             return []
         self._end_request(answer.uid)
         self._queue.silence.answered(now, is_open=answer.is_open)
-        effects = self._guard(attempt, lambda: then(attempt, answer, now), now)
+        if attempt.group and attempt.phase in _BEFORE_BINDING and self._groups.is_undoing(attempt):
+            effects = self._guard(attempt, lambda: self._undo_after(attempt, answer), now)
+        else:
+            effects = self._guard(attempt, lambda: then(attempt, answer, now), now)
         return [LogMissingRight(text=answer.missing_right), *effects] if answer.missing_right else effects
 
     def _on_failure(self, failure: RequestFailed, now: float) -> list[Effect]:
@@ -674,15 +870,15 @@ class BinderCore:
     def _back_off(self, attempt: BindingAttempt, answer: RequestAnswer | None, now: float) -> list[Effect]:
         self._end_questions(attempt)
         aside = self._queue.back_off(attempt, answer, now)
-        return [*self._suspects.clear(attempt.uid), *aside]
+        return [*self._suspects.clear(attempt.group or attempt.uid), *aside]
 
     def _wait_for_plugin(self, attempt: BindingAttempt, steps: PluginSteps, status: Status, now: float) -> list[Effect]:
         """Pause after a plugin's WAIT: the pod stays assumed, and another pod may be in flight instead."""
         self._end_questions(attempt)
         self._cache.await_pod(attempt.uid)
         aside = self._queue.wait_for_plugin(attempt, steps, status, now)
-        published: list[Effect] = [] if attempt.is_waiting else [self._publish_waiting(attempt, now)]
-        return [*self._suspects.clear(attempt.uid), *aside, *published]
+        published = [] if attempt.is_waiting else self._publish_waiting(attempt, now)
+        return [*self._suspects.clear(attempt.group or attempt.uid), *aside, *published]
 
     def _resume(self, attempt: BindingAttempt, now: float) -> list[Effect]:
         attempt.conflicts = 0
@@ -690,10 +886,13 @@ class BinderCore:
         attempt.is_unseen = False
         return self._go_on(attempt, now)
 
-    def _publish_waiting(self, attempt: BindingAttempt, now: float) -> Effect:
+    def _publish_waiting(self, attempt: BindingAttempt, now: float) -> list[Effect]:
+        if attempt.group:
+            self._queue.published_waiting(attempt, now)
+            return self._groups.publish_waiting(attempt, now)
         decision = self._decision(attempt, waiting(attempt.node, attempt.waits_for), repeat=attempt.repeats)
         self._queue.published_waiting(attempt, now)
-        return PublishDecision(decision=decision, held=attempt.latest)
+        return [PublishDecision(decision=decision, held=attempt.latest)]
 
     # Ends.
 
@@ -741,6 +940,8 @@ class BinderCore:
             self._cache.withdraw_nomination(attempt.uid)
             attempt.unreserve()
         self._queue.waiting.remove(attempt.uid)
+        if attempt.group:
+            return self._end_member(attempt, verdict)
         decision = self._decision(attempt, verdict)
         attempt.decide(decision)
         publish = PublishDecision(decision=decision, held=attempt.latest, dead_letter=dead_letter)
@@ -752,14 +953,20 @@ class BinderCore:
     def _settle(self, decision: Decision, now: float) -> list[Effect]:
         """The Decision is stored: acknowledge the messages that it settles, and record its Event."""
         attempt = self._attempts.get(decision.uid)
-        if attempt is None or attempt.decision is not decision or attempt.decided is None:
+        if attempt is None:
+            settled = self._groups.settle(decision, now)
+            return [*settled, *self._suspects.clear(decision.uid)] if settled else []
+        if attempt.decision is not decision or attempt.decided is None:
             return []
         del self._attempts[decision.uid]
         self._decided.add(attempt.decided, now)
         for delivery in attempt.undecided_deliveries():
             self._queue.ranked.push(delivery)
-        acks: list[Effect] = [Ack(held=delivery) for delivery in attempt.decided_deliveries()]
-        return [*acks, *self._suspects.clear(attempt.uid), RecordEvent(decision=decision, pod=attempt.pod)]
+        part = attempt.deliveries[0] if attempt.group else None
+        acks: list[Effect] = [Ack(held=each) for each in attempt.decided_deliveries() if each is not part]
+        recorded = RecordEvent(decision=decision, pod=attempt.pod)
+        of_group = self._groups.stored(attempt) if attempt.group else []
+        return [*acks, *self._suspects.clear(attempt.uid), recorded, *of_group]
 
     def _decision(self, attempt: BindingAttempt, verdict: Verdict, *, repeat: int = 0) -> Decision:
         is_conflict = verdict.outcome is Outcome.CONFLICT
@@ -773,6 +980,7 @@ class BinderCore:
             resource_versions=self._cache.newest_resource_versions() if is_conflict else {},
             devices=attempt.steps.devices() if attempt.steps is not None and verdict.node else {},
             repeat=repeat,
+            of_group=self._groups.attempt_of(attempt) if attempt.group else "",
         )
 
 

@@ -48,6 +48,7 @@ from berth_binder.events import (
     PublishDecision,
     PutOff,
     RecordEvent,
+    RecordGroup,
     RejectRanked,
     SetAside,
     TryCounted,
@@ -93,7 +94,7 @@ class BinderEffects:
         self.questions = EffectTasks(inbox.fail)
         self._logged: set[str] = set()
 
-    def carry_out(self, effect: Effect) -> Coroutine[Any, Any, None] | None:  # noqa: C901, PLR0911 - one case an effect
+    def carry_out(self, effect: Effect) -> Coroutine[Any, Any, None] | None:  # noqa: C901, PLR0911, PLR0912 - one case an effect
         """Begin an effect. Returns a coroutine if the effect waits for an answer."""
         if isinstance(effect, ApiRequest):
             self._requests.start(effect)
@@ -115,6 +116,8 @@ class BinderEffects:
                 return self._publisher.reject_unusable(effect.held.delivery, effect.reason)
             case RecordEvent():
                 self._recorder.record(effect.decision, self._cache.pod(effect.decision.uid) or effect.pod)
+            case RecordGroup():
+                self._recorder.record_group(effect.decision, effect.group, effect.pods)
             case LogMissingRight():
                 self._log_missing_right(effect.text)
             case CountTry():

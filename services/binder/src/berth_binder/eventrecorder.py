@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -19,8 +19,10 @@ from typing import Any, Final
 
 import msgspec
 
+from berth.api.kinds import COSCHEDULING_POD_GROUP, POD_GROUP
 from berth.api.meta import ObjectMeta
 from berth.api.pod import POD_SCHEDULED, Pod, PodCondition
+from berth.api.podgroups import Dialect, PodGroup
 from berth.clock import micro_time, whole_seconds
 from berth.errors import BerthError
 from berth.kube.client import KubeClient
@@ -28,7 +30,7 @@ from berth.kube.errors import missing_right
 from berth.kube.http1 import Response
 from berth.kube.writes import condition_patch, create_event, cut, get_pod, patch_event, patch_pod_status
 from berth.lifecycle.process import Process
-from berth.messages.attempts import Decision, Outcome
+from berth.messages.attempts import Decision, Outcome, Reason
 from berth.observability.logging import get_logger
 from berth.safetext import one_line
 from berth_binder.settings import EventSettings
@@ -63,6 +65,14 @@ class EventRecorder:
     def record(self, decision: Decision, pod: Pod) -> None:
         """Send the Decision's Events and condition as soon as the budget allows."""
         self._budget.add(decision, pod)
+        self._added()
+
+    def record_group(self, decision: Decision, group: PodGroup, pods: Iterable[Pod]) -> None:
+        """The same of a group: Events on it, and the condition of each pod that waits for it."""
+        self._budget.add_group(decision, group, pods)
+        self._added()
+
+    def _added(self) -> None:
         if self._budget.dropped > self._dropped:
             dropped = self._budget.dropped - self._dropped
             self._process.metrics.count("berth_api_events_total", dropped, result="dropped")
@@ -204,6 +214,24 @@ class EventBudget:
         if event is not None:
             self._queue(self._refusals if event.type == "Warning" else self._others, (uid, event.reason), event)
         for victim in events_of_victims(decision, pod):
+            self._queue(self._others, (victim.pod.uid, victim.reason), victim)
+
+    def add_group(self, decision: Decision, group: PodGroup, pods: Iterable[Pod]) -> None:
+        """Queue the records of a group's Decision.
+
+        All pods that wait for it get the condition, also those that had a place: an autoscaler would otherwise take
+        their room for that of the others.
+        """
+        for pod in pods:
+            condition = condition_of(decision, pod)
+            if condition is not None and condition.changes_anything:
+                self._queue(self._refusals, (pod.uid, CONDITION), condition)
+        event = event_of_group(decision, group)
+        if event is not None:
+            self._queue(
+                self._refusals if event.type == "Warning" else self._others, (decision.uid, event.reason), event
+            )
+        for victim in events_of_victims(decision, None):
             self._queue(self._others, (victim.pod.uid, victim.reason), victim)
 
     def next(self, now: float, *, bindings_wait: bool) -> Record | None:
@@ -356,6 +384,9 @@ class Rate:
 NAME_LIMIT: Final = 253  # characters of an object's name
 INSTANCE_LIMIT: Final = 128  # characters of reportingInstance
 
+# By dialect, the version by which Events name a PodGroup.
+_VERSIONS: Final = {Dialect.COSCHEDULING: COSCHEDULING_POD_GROUP.version, Dialect.UPSTREAM: POD_GROUP.version}
+
 FAILED: Final = "FailedScheduling"  # reason of the Event of an unbound pod
 
 _FALSE: Final = "False"
@@ -379,6 +410,8 @@ class EventRecord:
     note: str
     related: Pod | None = None  # the pod for which this one was evicted
     count: int = 1
+    kind: str = "Pod"  # of the object, which ``pod`` only names if it is a PodGroup
+    api_version: str = "v1"
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -447,10 +480,35 @@ def event_of(decision: Decision, pod: Pod) -> EventRecord | None:
     )
 
 
-def events_of_victims(decision: Decision, pod: Pod) -> list[EventRecord]:
+def event_of_group(decision: Decision, group: PodGroup) -> EventRecord | None:
+    """The Event on the PodGroup."""
+    about = Pod(metadata=ObjectMeta(name=group.name, namespace=group.namespace, uid=group.uid))
+    bound = 0 if decision.group is None else decision.group.bound
+    if decision.outcome is Outcome.BOUND and bound:
+        note, type_, reason, action = f"Successfully assigned {bound} pods", "Normal", "Scheduled", "Binding"
+    elif decision.outcome in _REASONS or decision.reason == Reason.BEGUN:
+        note, type_, reason, action = decision.message, "Warning", FAILED, "Scheduling"
+    else:
+        return None
+    return EventRecord(
+        pod=about,
+        name=_name_from(group.name, f"{decision.uid} {decision.outcome} {decision.attempt} {note}"),
+        controller=decision.profile,
+        type=type_,
+        reason=reason,
+        action=action,
+        note=_text(note),
+        kind="PodGroup",
+        api_version=f"{group.dialect.value}/{_VERSIONS[group.dialect]}",
+    )
+
+
+def events_of_victims(decision: Decision, pod: Pod | None) -> list[EventRecord]:
+    """``pod``: the preemptor; None for a group."""
     if decision.preemption is None:
         return []
-    note = f"Preempted by pod {decision.uid} on node {decision.preemption.node}"
+    what, where = ("pod", decision.preemption.node) if pod is not None else ("podgroup", "cluster")
+    note = f"Preempted by {what} {decision.uid} on node {where}"
     return [
         EventRecord(
             pod=Pod(metadata=ObjectMeta(name=victim.name, namespace=victim.namespace, uid=victim.uid)),
@@ -489,7 +547,7 @@ def event_body(event: EventRecord, *, instance: str, wall: datetime) -> dict[str
         "reportingInstance": f"{event.controller}-{instance}"[:INSTANCE_LIMIT],
         "action": event.action,
         "reason": event.reason,
-        "regarding": _reference(event.pod),
+        "regarding": {**_reference(event.pod), "kind": event.kind, "apiVersion": event.api_version},
         "note": event.note,
         "type": event.type,
     }

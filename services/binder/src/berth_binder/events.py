@@ -7,7 +7,7 @@ because several are made for each pod and a frozen dataclass takes five times as
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -15,10 +15,12 @@ import msgspec
 
 from berth.api.node import Node
 from berth.api.pod import Pod
+from berth.api.podgroups import PodGroup
 from berth.framework.interface import CreateClaim, FreeClaim, Nomination, ReleaseClaim, ReserveClaim, Write
 from berth.framework.preemption import Evictions
 from berth.messages.attempts import Decision, Ranked, Reason
-from berth.messages.subjects import Attempt
+from berth.messages.groupattempts import GroupRanked
+from berth.messages.subjects import TRACEPARENT, Attempt, trace_of_pod
 
 ClaimKey = tuple[str, str]  # namespace and name of a ResourceClaim
 
@@ -52,6 +54,41 @@ class RankedDelivery(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     is_stray: bool = False
 
 
+class GroupDelivery(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """A delivered RANKED of a group, held until its effect is durable; otherwise as of a pod."""
+
+    ranked: GroupRanked
+    attempt: Attempt  # the group's
+    sequence: int
+    delivery: Any
+    is_suspect: bool = False
+
+
+Held = RankedDelivery | GroupDelivery
+
+
+class MemberDelivery:
+    """A member's part of a group's message, which is settled as a whole."""
+
+    def __init__(self, delivery: Any, uid: str) -> None:
+        self._delivery = delivery
+        self.headers: Mapping[str, str] = {TRACEPARENT: trace_of_pod(uid)}
+
+    @property
+    def time(self) -> datetime:
+        time: datetime = self._delivery.time
+        return time
+
+    def ack(self) -> None:
+        """Nothing: the group's message is acknowledged with its last member."""
+
+    def in_progress(self) -> None:
+        """Nothing."""
+
+    def set_aside(self) -> None:
+        """Nothing."""
+
+
 class RequestAnswer(msgspec.Struct, frozen=True, kw_only=True):
     uid: str
     status: int
@@ -78,6 +115,10 @@ class BindingAnswer(RequestAnswer, frozen=True, kw_only=True):
     """The answer to a Binding, with the pod's state after an extender was to bind it."""
 
     failure: str = ""  # of the extender, for users
+
+
+class RehearsalAnswer(RequestAnswer, frozen=True, kw_only=True):
+    """The answer to ``RehearseBinding``."""
 
 
 class PodAnswer(RequestAnswer, frozen=True, kw_only=True):
@@ -159,7 +200,14 @@ class PodShown(msgspec.Struct, frozen=True, kw_only=True):
 
 # Of the API server.
 Answer = (
-    BindingAnswer | PodAnswer | EvictionAnswer | WritesAnswer | ReleaseAnswer | NominationAnswer | NominationCleared
+    BindingAnswer
+    | RehearsalAnswer
+    | PodAnswer
+    | EvictionAnswer
+    | WritesAnswer
+    | ReleaseAnswer
+    | NominationAnswer
+    | NominationCleared
 )
 
 
@@ -171,6 +219,7 @@ class DecisionNotStored(msgspec.Struct, frozen=True, kw_only=True):
 
 Event = (
     RankedDelivery
+    | GroupDelivery
     | Answer
     | EvictionsAnswered
     | NodesAnswered
@@ -191,6 +240,13 @@ class PostBinding(msgspec.Struct, frozen=True, kw_only=True):
     pod: Pod
     node: str
     by_extender: bool = False  # then without these preconditions
+
+
+class RehearseBinding(msgspec.Struct, frozen=True, kw_only=True):
+    """POST the Binding as a dry run, which binds nothing. -> RehearsalAnswer."""
+
+    pod: Pod
+    node: str
 
 
 class GetPod(msgspec.Struct, frozen=True, kw_only=True):
@@ -290,7 +346,7 @@ class PublishDecision(msgspec.Struct, frozen=True, kw_only=True):
     """Publish a Decision on the held message. -> DecisionStored, DecisionNotStored."""
 
     decision: Decision
-    held: RankedDelivery
+    held: Held
     dead_letter: bool = False  # whether to copy the message to dead before, after too many failures
     is_repeat: bool = False  # whether it was published before; then after a pause
 
@@ -298,27 +354,27 @@ class PublishDecision(msgspec.Struct, frozen=True, kw_only=True):
 class Ack(msgspec.Struct, frozen=True, kw_only=True):
     """The message's effect is durable: acknowledge it."""
 
-    held: RankedDelivery
+    held: Held
 
 
 class PutOff(msgspec.Struct, frozen=True, kw_only=True):
     """Have the message redelivered, within bounds, because a newer binder may understand it; else reject it."""
 
-    held: RankedDelivery
+    held: Held
     reason: str
 
 
 class RejectRanked(msgspec.Struct, frozen=True, kw_only=True):
     """Copy an unusable message to ``dead`` and acknowledge it."""
 
-    held: RankedDelivery
+    held: Held
     reason: str
 
 
 class SetAside(msgspec.Struct, frozen=True, kw_only=True):
     """Keep the message of a waiting pod without counting it against ``max_unacked`` (docs/protocol.md, 5)."""
 
-    held: RankedDelivery
+    held: Held
 
 
 class RecordEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -328,6 +384,14 @@ class RecordEvent(msgspec.Struct, frozen=True, kw_only=True):
     pod: Pod
 
 
+class RecordGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Record a group's Decision: an Event on its PodGroup, and the condition of each pod that waits for it."""
+
+    decision: Decision
+    group: PodGroup
+    pods: tuple[Pod, ...]
+
+
 class LogMissingRight(msgspec.Struct, frozen=True, kw_only=True):
     """Log once, by text, the RBAC rule to add."""
 
@@ -335,7 +399,17 @@ class LogMissingRight(msgspec.Struct, frozen=True, kw_only=True):
 
 
 # To the API server.
-ApiRequest = PostBinding | GetPod | VoidBindings | EvictPods | Nominate | ClearNomination | WriteObjects | ReleaseClaims
+ApiRequest = (
+    PostBinding
+    | RehearseBinding
+    | GetPod
+    | VoidBindings
+    | EvictPods
+    | Nominate
+    | ClearNomination
+    | WriteObjects
+    | ReleaseClaims
+)
 
 Effect = (
     ApiRequest
@@ -349,5 +423,6 @@ Effect = (
     | RejectRanked
     | SetAside
     | RecordEvent
+    | RecordGroup
     | LogMissingRight
 )

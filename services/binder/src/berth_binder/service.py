@@ -36,8 +36,9 @@ from berth.lifecycle.livedata import follow_live
 from berth.lifecycle.process import Process, run_until
 from berth.lifecycle.sessions import UndecodableReporter
 from berth.messages.attempts import Ranked, UnknownSchemaError, attempt_of, decode
+from berth.messages.groupattempts import GroupRanked, decode_group, group_named
 from berth.messages.livedata import LiveSource
-from berth.messages.subjects import TRACEPARENT, Attempt, Epoch, trace_id_of
+from berth.messages.subjects import TRACEPARENT, Attempt, Epoch, PodSubject, escape_dotted, trace_id_of
 from berth.observability.health import Progress
 from berth.observability.logging import get_logger
 from berth.observability.tracing import Span
@@ -51,6 +52,8 @@ from berth_binder.effects import BinderEffects, DecisionPublisher
 from berth_binder.eventrecorder import EventBudget, EventRecorder
 from berth_binder.events import (
     Event,
+    GroupDelivery,
+    Held,
     PodShown,
     RankedDelivery,
     RequestAnswer,
@@ -70,6 +73,8 @@ log = get_logger()
 
 # Seconds in which pending Events are still sent at the stop; the rest is dropped.
 LAST_EVENTS_SECONDS: Final = 1.0
+# In the subject of a message about a group: no pod's name has this sign.
+GROUP_SUBJECT: Final = escape_dotted("~")
 # Between two questions for the highest term. A message of a higher one is redelivered after the delay, so that a flood
 # of made-up terms costs no question for each.
 TERMS_SECONDS: Final = 0.1
@@ -300,7 +305,8 @@ class BinderEpoch:
             log.warning("stopping with unanswered requests: the next binder reads their results")
 
     def _is_idle(self) -> bool:
-        return not (self._requests.under_way or self._publisher.under_way or self._loop.tasks or self._inbox)
+        is_busy = self._requests.under_way or self._publisher.under_way or self._loop.tasks or self._inbox
+        return not (is_busy or self._core.is_posting_group)
 
     async def _settle(self) -> None:
         """Wait for the answers of the API server. If no request is left open, the next leader need not fence.
@@ -322,6 +328,9 @@ class BinderEpoch:
         """Examine the message of a known pod; of strays, the others, a few a second (docs/protocol.md, 5.9)."""
         parts = self._parts
         parts.cache.snapshot.live.observe_time(delivery.time.timestamp())
+        if GROUP_SUBJECT in delivery.subject:
+            await self._take_group(delivery)
+            return
         waiting = parts.cache.uid_at(delivery.subject)
         read = _read(delivery.data) if self._may_have_pod(delivery, waiting) else None
         is_stray = read is None or not self._has_pod(delivery, waiting, read)
@@ -368,7 +377,29 @@ class BinderEpoch:
         """Whether the core has it from an earlier delivery, so that it must not be acknowledged yet."""
         return delivery.delivered > 1 and any(held.sequence == delivery.sequence for held in self._core.held())
 
-    async def _take_attempt(self, ranked: Ranked, attempt: Attempt, delivery: Delivery, *, is_stray: bool) -> None:
+    async def _take_group(self, delivery: Delivery) -> None:
+        """The same for a message about a group: of groups that no pod names, some a second are examined."""
+        parts = self._parts
+        try:
+            subject = PodSubject.parse(delivery.subject)
+            key = group_named(subject.namespace, subject.pod)
+            is_stray = key is None or not parts.cache.groups.pods(key)
+            if is_stray and not self._is_held(delivery) and not self._strays.may_be_examined(parts.process.clock.now()):
+                self._metrics.count("berth_strays_dropped_total")
+                delivery.ack()
+                return
+            ranked = decode_group(delivery.data, GroupRanked)
+            attempt = Attempt.parse(ranked.attempt)
+        except UnknownSchemaError as error:
+            self._loop.tasks.start(self._publisher.put_off(delivery, str(error)))
+        except DecodeError as error:
+            self._loop.tasks.start(self._publisher.reject_unusable(delivery, str(error)))
+        else:
+            await self._take_attempt(ranked, attempt, delivery, is_stray=is_stray)
+
+    async def _take_attempt(
+        self, ranked: Ranked | GroupRanked, attempt: Attempt, delivery: Delivery, *, is_stray: bool
+    ) -> None:
         """Take the message, or reject a term that no watcher has had: the pod's real attempts would look older."""
         if attempt.term > self._watchers_term and self._parts.process.clock.now() < self._asks_for_terms_from:
             delivery.nak(TERMS_DELAY)
@@ -384,17 +415,32 @@ class BinderEpoch:
         else:
             self._parts.process.peers.read("scorer", ranked.config, ranked.profile, self._parts.process.clock.now())
             if self._logs_steps:
-                about = {"pod": ranked.pod.key, "uid": ranked.pod.uid, "attempt": ranked.attempt}
-                log.info("pod received", **about, trace_id=trace_id_of(delivery.headers), delivered=delivery.delivered)
-            event = RankedDelivery(
-                ranked=ranked,
-                attempt=attempt,
-                sequence=delivery.sequence,
-                delivery=delivery,
-                is_suspect=delivery.sequence <= self._left,
-                is_stray=is_stray,
+                self._log_received(ranked, delivery)
+            self._inbox.put(self._event_of(ranked, attempt, delivery, is_stray=is_stray))
+
+    def _event_of(
+        self, ranked: Ranked | GroupRanked, attempt: Attempt, delivery: Delivery, *, is_stray: bool
+    ) -> RankedDelivery | GroupDelivery:
+        sequence, is_suspect = delivery.sequence, delivery.sequence <= self._left
+        if isinstance(ranked, GroupRanked):
+            return GroupDelivery(
+                ranked=ranked, attempt=attempt, sequence=sequence, delivery=delivery, is_suspect=is_suspect
             )
-            self._inbox.put(event)
+        return RankedDelivery(
+            ranked=ranked,
+            attempt=attempt,
+            sequence=sequence,
+            delivery=delivery,
+            is_suspect=is_suspect,
+            is_stray=is_stray,
+        )
+
+    def _log_received(self, ranked: Ranked | GroupRanked, delivery: Delivery) -> None:
+        about = {"attempt": ranked.attempt, "trace_id": trace_id_of(delivery.headers), "delivered": delivery.delivered}
+        if isinstance(ranked, GroupRanked):
+            log.info("group received", group=str(ranked.group.key), **about)
+        else:
+            log.info("pod received", pod=ranked.pod.key, uid=ranked.pod.uid, **about)
 
     async def _is_known(self, term: int) -> bool:
         """Whether a watcher has had the term: ``control`` has it before any message."""
@@ -447,7 +493,7 @@ class BinderEpoch:
         core = self._core
         return f"{core.backlog} messages of RANKED wait, with {core.in_flight} requests to the API server under way"
 
-    def _traced_check(self, held: RankedDelivery) -> AbstractContextManager[Span]:
+    def _traced_check(self, held: Held) -> AbstractContextManager[Span]:
         return self._parts.process.tracing.span("check", parent=held.delivery.headers.get(TRACEPARENT))
 
     def _traceparent_of(self, uid: str) -> str | None:

@@ -45,10 +45,12 @@ from berth_binder.events import (
     AskAboutNodes,
     EvictionsAnswered,
     GetPod,
+    Held,
     NodesAnswered,
     Nominate,
     PostBinding,
     RankedDelivery,
+    RehearseBinding,
     ReleaseClaims,
     SetAside,
     VoidBindings,
@@ -74,6 +76,8 @@ class AttemptPhase(Enum):
     RELEASING = "the answers to the writes that take these back"
     FREEING = "the answer to the write that frees a claim"
     NOMINATING = "the answer to the nomination before a wait"
+    REHEARSING = "the answer to the dry run of its Binding"
+    READY = "the other members of its group"
     PAUSED = "the end of a back-off"
     COUNTING = "the count of how often it was begun"
     DECIDING = "the PubAck of its Decision"
@@ -120,6 +124,7 @@ class BindingAttempt:
     has_paused: bool = False
     is_waiting: bool = False  # whether ``waiting`` was published
     is_stray: bool = False  # until the pod is found waiting: it may be of no pod
+    group: str = ""  # the uid of the PodGroup with which it is bound; empty: it is bound by itself
     waits_for: str = ""  # text for users
     repeats: int = 0  # how often ``waiting`` was published for the latest attempt
     decision: Decision | None = None  # the final one, until its PubAck
@@ -199,6 +204,11 @@ class BindingAttempt:
         self.posted_version = max(self.posted_version, version_number(self.pod.metadata.resource_version))
         return PostBinding(pod=self.pod, node=node, by_extender=by_extender)
 
+    def begin_rehearsing(self) -> RehearseBinding:
+        """Send the Binding as a dry run."""
+        self.phase = AttemptPhase.REHEARSING
+        return RehearseBinding(pod=self.pod, node=self.node)
+
     def begin_reading(self, *, keeps_whole: bool) -> GetPod:
         self.phase = AttemptPhase.READING
         return GetPod(pod=self.pod, keeps_whole=keeps_whole)
@@ -250,7 +260,7 @@ class BindingAttempt:
         """Pause until ``due``. After the first pause, the attempt's messages do not count against ``max_unacked``."""
         self.phase = AttemptPhase.PAUSED
         self.due, self.waits_for = due, waits_for
-        if self.has_paused:
+        if self.has_paused or self.group:
             return []
         self.has_paused = True
         return [SetAside(held=delivery) for delivery in self.deliveries]
@@ -282,7 +292,7 @@ def _sequence(delivery: RankedDelivery) -> int:
     return delivery.sequence
 
 
-def settles(decided: RankedDelivery, delivery: RankedDelivery) -> bool:
+def settles(decided: Held, delivery: Held) -> bool:
     """Whether the final Decision on one message also settles another message of the same uid.
 
     A lower number alone does not make a message older: a scorer can write any number within a real term, and all real
@@ -316,7 +326,7 @@ class DecidedAttempts:
         self._limit = limit
         self._by_uid: OrderedDict[str, _Decided] = OrderedDict()
 
-    def add(self, delivery: RankedDelivery, now: float) -> None:
+    def add(self, delivery: Held, now: float) -> None:
         self._forget_old(now)
         attempt, sequence = delivery.attempt, delivery.sequence
         known = self._by_uid.pop(attempt.uid, None)
@@ -334,7 +344,7 @@ class DecidedAttempts:
         while self._by_uid and next(iter(self._by_uid.values())).at < now - self.REMEMBERED_SECONDS:
             self._by_uid.popitem(last=False)
 
-    def covers(self, delivery: RankedDelivery) -> bool:
+    def covers(self, delivery: Held) -> bool:
         """Whether a Decision has settled the message; as in ``settles``."""
         attempt = delivery.attempt
         known = self._by_uid.get(attempt.uid)
@@ -441,6 +451,9 @@ class PluginSteps:
         return [plugin for plugin in plugins if plugin.name not in self._left_out]
 
     def _reserve(self, _now: float) -> Status:
+        return self.reserve()
+
+    def reserve(self) -> Status:
         """Run all Reserve plugins. If one fails, undo the reservations, so that the next try starts anew."""
         if self._is_reserved:
             return SUCCESS

@@ -20,7 +20,7 @@ from berth_binder.events import (
     ClaimKey,
     ClearTries,
     CountTry,
-    RankedDelivery,
+    Held,
     RequestAnswer,
     SetAside,
     TryCounted,
@@ -44,20 +44,20 @@ class RankedQueue:
     """Messages in stream order. A redelivered message takes its old place; equal sequences stay in order of arrival."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int, RankedDelivery]] = []
+        self._heap: list[tuple[int, int, Held]] = []
         self._arrivals = count()
 
-    def push(self, delivery: RankedDelivery) -> None:
+    def push(self, delivery: Held) -> None:
         heapq.heappush(self._heap, (delivery.sequence, next(self._arrivals), delivery))
 
-    def pop(self) -> RankedDelivery:
+    def pop(self) -> Held:
         """Remove and return the first message. Raises IndexError if the queue is empty."""
         return heapq.heappop(self._heap)[2]
 
     def __len__(self) -> int:
         return len(self._heap)
 
-    def __iter__(self) -> Iterator[RankedDelivery]:
+    def __iter__(self) -> Iterator[Held]:
         return (delivery for _, _, delivery in self._heap)
 
 
@@ -193,7 +193,7 @@ class BindingQueue:
         # Whether the last turn was a paused attempt's; then a message is next.
         self._has_resumed_last = False
 
-    def next(self, now: float) -> RankedDelivery | BindingAttempt | None:
+    def next(self, now: float) -> Held | BindingAttempt | None:
         """Remove and return the next message or attempt. Call ``paused.end_pauses`` before."""
         may_examine = bool(self.ranked) and now >= self.silence.may_examine_from
         if self.paused.any_over and not (may_examine and self._has_resumed_last):
@@ -326,11 +326,11 @@ class Suspects:
         self._counting: str | None = None
         self._counted: set[str] = set()  # their counts are stored
         self._next_alone: str | None = None
-        self._alone: str | None = None
+        self.alone: str | None = None  # the pod that goes on alone
 
     @property
     def hold_up_others(self) -> bool:
-        return self._counting is not None or self._next_alone is not None or self._alone is not None
+        return self._counting is not None or self._next_alone is not None or self.alone is not None
 
     def is_counted(self, uid: str) -> bool:
         return uid in self._counted
@@ -355,13 +355,13 @@ class Suspects:
     def take_alone(self) -> str | None:
         """Remove and return the postponed pod, alone until it is cleared. Call it with no request in flight."""
         uid, self._next_alone = self._next_alone, None
-        self._alone = uid or self._alone
+        self.alone = uid or self.alone
         return uid
 
     def clear(self, uid: str) -> list[ClearTries]:
         """The pod is decided or paused, so this binder has survived it: remove the count."""
-        if self._alone == uid:
-            self._alone = None
+        if self.alone == uid:
+            self.alone = None
         if uid not in self._counted:
             return []
         self._counted.discard(uid)

@@ -7,19 +7,20 @@ What the binder's own cache says of group and pods counts, never what a message 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
 from berth.api.pod import Pod, digest_of, is_gated, is_gone_while_unbound
 from berth.api.podgroups import GroupKey, Members, PodGroup, group_of
+from berth.api.resources import pod_requests
 from berth.decoding import version_number
 from berth.framework.cycle import check
 from berth.framework.plugincalls import PluginFailure
 from berth.framework.profile import Profile
 from berth.framework.scoring import counted_pods_of
-from berth.framework.status import Code, Status
+from berth.framework.status import SUCCESS, Code, Status
 from berth.messages.attempts import Candidate, Outcome, Reason, Rejection, by_best_estimate
 from berth.messages.groups import GroupPlan
 from berth_binder.cache import PODS, Cache
@@ -34,6 +35,17 @@ class GroupPlacement(msgspec.Struct, frozen=True, kw_only=True):
 
     nodes: dict[str, str]  # by uid
     left_out: tuple[Rejection, ...] = ()
+
+
+class Reservations:
+    """What assumed pods reserve; by default nothing."""
+
+    def reserve(self, pod: Pod, node: str) -> Status:  # noqa: ARG002 - see the binder's
+        """Reserve for a pod that was just assumed on the node. Raises PluginFailure: a plugin could not answer."""
+        return SUCCESS
+
+    def undo(self, uid: str) -> None:
+        """The pod is not assumed any more."""
 
 
 Examination = Generator[None, None, GroupPlacement | Verdict]
@@ -60,7 +72,7 @@ def refuses_single(pod: Pod, group: PodGroup | None, members: Members) -> bool:
     """
     if group_of(pod) is None:
         return False
-    return group is None or members.need(group) > 0
+    return group is None or (members.need(group) > 0 and not group.is_ordinary(pod_requests(pod.spec).amounts))
 
 
 class GroupCheck:
@@ -69,20 +81,20 @@ class GroupCheck:
         self._profiles = profiles
 
     def members_now(
-        self, plan: GroupPlan, planned: Mapping[str, tuple[str, int]], key: GroupKey, profile: str
+        self, uids: Iterable[str], planned: Mapping[str, tuple[str, int]], key: GroupKey, profile: str
     ) -> MembersNow:
         """``planned``: by uid, the digest and the resourceVersion of each member as the watcher saw it."""
         found = MembersNow()
-        for member in plan.members:
-            pod = self._cache.pod(member.uid)
-            digest, version = planned.get(member.uid, ("", 0))
+        for uid in uids:
+            pod = self._cache.pod(uid)
+            digest, version = planned.get(uid, ("", 0))
             if pod is None or (version_number(pod.metadata.resource_version) < version and digest_of(pod) != digest):
                 is_to_come = version > self._cache.reached(PODS)
-                (found.unknown if is_to_come else found.changed).append(member.uid)
+                (found.unknown if is_to_come else found.changed).append(uid)
             elif self._is_as_planned(pod, digest, key, profile):
-                found.ready[member.uid] = pod
+                found.ready[uid] = pod
             else:
-                found.changed.append(member.uid)
+                found.changed.append(uid)
         return found
 
     def _is_as_planned(self, pod: Pod, digest: str, key: GroupKey, profile: str) -> bool:
@@ -98,8 +110,11 @@ class GroupCheck:
         profile: str,
         *,
         may_continue: Callable[[], bool] = lambda: True,
+        reservations: Reservations | None = None,
     ) -> Examination:
         """Assume at least ``need`` of these pods, or none. Yields when ``may_continue`` says that its time is over.
+
+        Each assumed pod goes through Reserve at once, so that members behind it see what it got.
 
         Until it has returned a placement the caller must not act on what is assumed. If it is closed, nothing stays
         assumed.
@@ -107,7 +122,8 @@ class GroupCheck:
         Raises:
             RecheckError: a plugin could not answer.
         """
-        examining = _Examining(self._cache, self._profiles[profile], plan, group, pods, need)
+        reservations = reservations or Reservations()
+        examining = _Examining(self._cache, self._profiles[profile], plan, group, pods, need, reservations)
         done = False
         try:
             for _ in examining.run():
@@ -135,7 +151,9 @@ class _Examining:
         group: PodGroup,
         pods: Mapping[str, Pod],
         need: int,
+        reservations: Reservations,
     ) -> None:
+        self._reservations = reservations
         self.nodes: dict[str, str] = {}
         self.rejections: list[Rejection] = []
         self._cache = cache
@@ -176,7 +194,7 @@ class _Examining:
 
     def forget_all(self) -> None:
         for uid in reversed(self.nodes):
-            self._cache.forget(uid)
+            self._forget(uid)
 
     def conflict(self) -> Verdict:
         return Verdict(
@@ -195,26 +213,43 @@ class _Examining:
                     continue
                 pod = self._pods[member.uid]
                 if not self._status(pod, node, has_room=True).is_success:
-                    self._cache.forget(member.uid)
+                    self._forget(member.uid)
                     del self.nodes[member.uid]
                     self._find_node(pod, node, member.of_class)
                 yield
 
     def _find_node(self, pod: Pod, planned: str, of_class: int) -> None:
-        status = self._status(pod, planned)
+        status = self._take(pod, planned)
         if status.is_success:
-            self._assume(pod, planned)
             return
         self.rejections.append(_rejection(status, planned))
         for candidate in self._alternates(pod, of_class):
-            if self._status(pod, candidate.node).is_success:
-                self._assume(pod, candidate.node)
+            if self._take(pod, candidate.node).is_success:
                 self.rejections.pop()
                 return
 
-    def _assume(self, pod: Pod, node: str) -> None:
+    def _take(self, pod: Pod, node: str) -> Status:
+        """Assume the pod there if it passes and gets what it reserves."""
+        status = self._status(pod, node)
+        if not status.is_success:
+            return status
         self._cache.assume(pod, node)
-        self.nodes[pod.uid] = node
+        try:
+            status = self._reservations.reserve(pod, node)
+        except PluginFailure as failure:
+            self._forget(pod.uid)
+            raise RecheckError(f"reserving for {pod.key!r} on {node!r}: {failure}") from failure
+        if status.is_success:
+            self.nodes[pod.uid] = node
+            return status
+        self._forget(pod.uid)
+        if status.code is Code.ERROR:
+            raise RecheckError(f"reserving for {pod.key!r} on {node!r}: {status.plugin}: {', '.join(status.reasons)}")
+        return status
+
+    def _forget(self, uid: str) -> None:
+        self._reservations.undo(uid)
+        self._cache.forget(uid)
 
     def _alternates(self, pod: Pod, of_class: int) -> Sequence[Candidate]:
         """The class's other nodes, the best as the pods there are now first."""

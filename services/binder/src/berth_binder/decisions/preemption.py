@@ -110,7 +110,7 @@ class PreemptionCheck:
             victims=victims,
             demoted=self._less_important_nominees(pod, needed.node),
             preemption=Preemption(
-                node=needed.node, victims=[_victim(each) for each in victims], violations=needed.violations
+                node=needed.node, victims=[victim_of(each) for each in victims], violations=needed.violations
             ),
         )
 
@@ -151,7 +151,7 @@ class PreemptionCheck:
         """The proposed victims that a former binder, killed before its Decision, has already evicted."""
         snapshot = self.cache.snapshot
         placed = (snapshot.placed(victim.uid) for victim in proposed.victims if snapshot.node_of(victim.uid) == node)
-        going = [_victim(found.pod) for found in placed if found is not None and is_being_preempted(found.pod)]
+        going = [victim_of(found.pod) for found in placed if found is not None and is_being_preempted(found.pod)]
         return Preemption(node=node, victims=going)
 
     def _question(
@@ -222,7 +222,7 @@ def _cannot_choose(pod: Pod, failure: PluginFailure) -> RecheckError:
     return RecheckError(f"choosing victims for {pod.key!r}: {failure}")
 
 
-def _victim(pod: Pod) -> Victim:
+def victim_of(pod: Pod) -> Victim:
     return Victim(uid=pod.uid, namespace=pod.metadata.namespace, name=pod.metadata.name)
 
 

@@ -152,6 +152,7 @@ def decision_on(  # noqa: PLR0913 - the explanation of a verdict comes from seve
     resource_versions: dict[str, str],
     devices: Allocations,
     repeat: int,
+    of_group: str,
 ) -> Decision:
     """The message of a verdict, with its explanation. ``pod`` is its newest known state."""
     own = {
@@ -174,6 +175,7 @@ def decision_on(  # noqa: PLR0913 - the explanation of a verdict comes from seve
         reason=verdict.reason,
         repeat=repeat,
         resource_versions=resource_versions,
+        of_group=of_group,
     )
     return within_bounds(decision)
 

@@ -143,17 +143,19 @@ async def bind(  # noqa: PLR0913 - the pod, its state, the node
     resource_version: str,
     node: str,
     timeout: timedelta = DEFAULT_TIMEOUT,  # noqa: ASYNC109 - handed on to the client
+    is_rehearsal: bool = False,
 ) -> Response:
     """Bind the pod if its uid and resourceVersion are unchanged. 201 is success.
 
-    The API server also accepts a node that does not exist; the caller checks it.
+    The API server also accepts a node that does not exist; the caller checks it. ``is_rehearsal``: it answers as it
+    would, with admission, and binds nothing.
 
     Raises:
         ApiUnreachableError: no answer; with ``maybe_sent`` the pod may be bound now or later.
     """
     body = binding_body(namespace=namespace, name=name, uid=uid, resource_version=resource_version, node=node)
-    path = pod_path(namespace, name, "binding")
-    return await client.request("POST", path, body=body, timeout=timeout)
+    path, params = pod_path(namespace, name, "binding"), {"dryRun": "All"} if is_rehearsal else None
+    return await client.request("POST", path, body=body, params=params, timeout=timeout)
 
 
 REFUSED: Final = "EvictionRefused"

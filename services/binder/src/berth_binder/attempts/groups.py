@@ -1,0 +1,848 @@
+"""Groups in the binder: all that a group needs is bound, or nothing (docs/protocol.md, 5).
+
+A group's message is one step in stream order: its members are assumed together, slice by slice, while other pods go on.
+Each member then has a ``BindingAttempt`` of its own, which takes the same steps as a single pod's up to its Binding.
+There it waits for the others; one Binding of each class is rehearsed; then all are posted. A failure before that undoes
+all. After the first Binding there is no way back: what is left goes on as far as it can.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from http import HTTPStatus
+from typing import Final
+
+import msgspec
+
+from berth.api.pod import Pod, is_gone_while_unbound
+from berth.api.podgroups import GroupKey, PodGroup
+from berth.api.resources import counted, pod_requests
+from berth.api.trimming import without_whole
+from berth.cluster.podgroups import KINDS
+from berth.cluster.pods import has_source
+from berth.decoding import version_number
+from berth.framework.profile import Profile
+from berth.framework.status import Status
+from berth.groups.evictions import GroupEvictions, plan_evictions
+from berth.groups.question import GroupQuestion
+from berth.messages.attempts import Decision, Outcome, Preemption, Reason
+from berth.messages.subjects import Attempt, Epoch, Uid
+from berth_binder.attempts.attempt import (
+    MOST_HELD,
+    AttemptPhase,
+    BindingAttempt,
+    DecidedAttempts,
+    PluginSteps,
+    settles,
+)
+from berth_binder.cache import Cache
+from berth_binder.decisions.conflictcheck import ConflictCheck
+from berth_binder.decisions.groupcheck import GroupCheck, GroupPlacement, MembersNow, Reservations
+from berth_binder.decisions.groupverdict import (
+    NOT_SHOWN,
+    changed_members,
+    conflict,
+    group_decision,
+    ranking_of_member,
+    verdict_after_binding,
+    verdict_of_plan,
+    verdict_on_group,
+)
+from berth_binder.decisions.preemption import victim_of
+from berth_binder.decisions.verdict import EvictionPlan, Verdict, bound_or_gone, failed, refused, waiting
+from berth_binder.events import (
+    Ack,
+    ApiRequest,
+    Effect,
+    GroupDelivery,
+    MemberDelivery,
+    PublishDecision,
+    RankedDelivery,
+    RecordGroup,
+    RehearsalAnswer,
+    SetAside,
+)
+from berth_binder.settings import CoreSettings
+
+# Members that are checked in one go, between which other pods have their turns: about 2 ms.
+AT_ONCE: Final = 32
+# Groups that wait for their volumes or permissions. Each keeps a message of up to 512 KiB in RANKED.
+MOST_WAITING: Final = 64
+# The part of the requests in flight that groups may take: an urgent pod would wait for a wave of a thousand.
+SHARE_IN_FLIGHT: Final = 3 / 4
+# Seconds for which the watch may be behind what a message was made of.
+WATCH_SECONDS: Final = 1.0
+
+
+class GroupPhase(Enum):
+    """The event for which a group waits."""
+
+    AWAITING = "the watch, or the end of a pause"
+    COUNTING = "the count of how often it was begun"
+    EXAMINING = "its turn, and the check of its members"
+    PREPARING = "what its members reserve, write and wait for"
+    REHEARSING = "the answers to dry runs of Bindings"
+    POSTING = "the answers to Bindings"
+    EVICTING = "the answers to evictions for it"
+    UNDOING = "the answers to what takes back its members' writes"
+    DECIDING = "the PubAck of its Decision"
+
+
+_ENDING: Final = frozenset({GroupPhase.POSTING, GroupPhase.EVICTING, GroupPhase.UNDOING})
+
+UNDONE: Final = Verdict(outcome=Outcome.CONFLICT, message="its group is not bound")
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class GroupAttempt:
+    """An attempt to bind a group, by its PodGroup's uid; messages of later attempts join it."""
+
+    latest: GroupDelivery
+    deliveries: list[GroupDelivery]
+    phase: GroupPhase = GroupPhase.EXAMINING
+    began: float
+    due: float = 0.0  # while it awaits something
+    awaited: set[str] = field(default_factory=set)  # uids of pods and of the group, until the watch shows them
+    need: int = 0
+    members: dict[str, BindingAttempt] = field(default_factory=dict)  # undecided ones, by uid
+    classes: dict[str, int] = field(default_factory=dict)  # by uid
+    todo: deque[BindingAttempt] = field(default_factory=deque)  # members whose next step may begin
+    ready: set[str] = field(default_factory=set)
+    rehearsing: set[str] = field(default_factory=set)
+    publishing: set[str] = field(default_factory=set)  # members whose Decision is not stored yet
+    version: int = 0  # of the Snapshot on which all members passed
+    bound: int = 0
+    others: list[Verdict] = field(default_factory=list)  # on members that are not bound
+    missing: list[str] = field(default_factory=list)  # their names
+    verdict: Verdict | None = None  # why nothing of it is bound
+    preemption: Preemption | None = None
+    exceptions: int = 0
+    has_dead_letter: bool = False
+    waiting_from: float | None = None  # when ``waiting`` is published next; None before the first one
+    repeats: int = 0
+    decision: Decision | None = None
+    decided: GroupDelivery | None = None
+    numbers: Mapping[str, int] = field(init=False)  # by uid, the n of each member's attempt
+    done: set[str] = field(default_factory=set)  # members with a Decision of their own
+    uid: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.uid = self.latest.attempt.uid
+        self.numbers = {member.uid: member.n for member in self.latest.ranked.bundle.members}
+
+    @property
+    def key(self) -> GroupKey:
+        return self.latest.ranked.group.key
+
+    @property
+    def is_posting(self) -> bool:
+        return self.phase is GroupPhase.POSTING
+
+    def join(self, delivery: GroupDelivery) -> GroupDelivery | None:
+        """Hold another message of the group. Returns one that is held no longer."""
+        if delivery.attempt.order > self.latest.attempt.order:
+            self.latest, self.repeats = delivery, 0
+        for place, held in enumerate(self.deliveries):
+            if held.sequence == delivery.sequence and self.latest is not held and self.decided is not held:
+                self.deliveries[place] = delivery
+                return None
+        self.deliveries.append(delivery)
+        if len(self.deliveries) <= MOST_HELD:
+            return None
+        kept = (self.deliveries[0], self.latest, self.decided, delivery)
+        surplus = next(each for each in self.deliveries if each not in kept)
+        self.deliveries.remove(surplus)
+        return surplus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberCalls:
+    """What the core does with a member of a group, as with any pod."""
+
+    begin: Callable[[BindingAttempt], None]
+    prepare: Callable[[BindingAttempt, float], list[Effect]]  # the plugins' steps up to the Binding
+    proceed: Callable[[BindingAttempt, float], list[Effect]]  # examine it again, then the same with the Binding
+    request: Callable[[BindingAttempt, Iterable[ApiRequest]], list[Effect]]
+    decide: Callable[[BindingAttempt, Verdict], list[Effect]]
+    is_tried: Callable[[str], bool]  # whether the pod of this uid has an attempt
+    is_in_flight: Callable[[str], bool]
+    push: Callable[[GroupDelivery], None]  # back into the queue
+
+
+Found = GroupPlacement | GroupEvictions | Verdict
+
+
+class _Reserved(Reservations):
+    """The plugins' steps of members that are assumed."""
+
+    def __init__(self, cache: Cache, profile: Profile) -> None:
+        self.steps: dict[str, PluginSteps] = {}
+        self._cache = cache
+        self._profile = profile
+
+    def reserve(self, pod: Pod, node: str) -> Status:
+        steps = self.steps[pod.uid] = PluginSteps.on(node, pod, self._cache.snapshot, self._profile)
+        return steps.reserve()
+
+    def undo(self, uid: str) -> None:
+        self.steps.pop(uid).undo()
+
+
+@dataclass(slots=True)
+class _Examination:
+    group: GroupAttempt
+    pods: Mapping[str, Pod]
+    reserved: _Reserved
+    run: Generator[None, None, Found]
+
+
+class GroupBinding:
+    """The groups of one epoch that are not decided yet."""
+
+    def __init__(  # noqa: PLR0913 - an epoch begins with these
+        self,
+        *,
+        cache: Cache,
+        profiles: Mapping[str, Profile],
+        calls: MemberCalls,
+        check: ConflictCheck,
+        decided: DecidedAttempts,
+        settings: CoreSettings,
+        epoch: Epoch,
+        config: str,
+    ) -> None:
+        self._cache = cache
+        self._profiles = profiles
+        self._calls = calls
+        self._check = check
+        self._group_check = GroupCheck(cache=cache, profiles=profiles)
+        self._decided = decided
+        self._settings = settings
+        self._epoch = epoch
+        self._config = config
+        self._by_uid: dict[str, GroupAttempt] = {}
+        self._to_examine: deque[GroupAttempt] = deque()
+        self._examination: _Examination | None = None
+        self._stepping: deque[GroupAttempt] = deque()  # groups with members whose next step may begin
+        self._paused: dict[str, GroupAttempt] = {}
+        self.in_flight: set[str] = set()  # uids of members with a request in flight
+        self._most_in_flight = max(1, int(settings.max_in_flight * SHARE_IN_FLIGHT))
+        self.is_closed = False
+
+    def __bool__(self) -> bool:
+        return bool(self._by_uid)
+
+    def get(self, uid: str) -> GroupAttempt | None:
+        """The attempt by the uid of its PodGroup."""
+        return self._by_uid.get(uid)
+
+    def held(self) -> Iterator[GroupDelivery]:
+        for group in self._by_uid.values():
+            yield from group.deliveries
+
+    @property
+    def is_posting(self) -> bool:
+        """Whether a begun group has Bindings to send or answers to come."""
+        posting = (group for group in self._by_uid.values() if group.is_posting)
+        return any(group.todo or group.publishing or not self.in_flight.isdisjoint(group.members) for group in posting)
+
+    # Turns.
+
+    @property
+    def has_work(self) -> bool:
+        """Whether ``step`` has something to do now."""
+        if self._stepping and len(self.in_flight) < self._most_in_flight:
+            return not self.is_closed or any(group.is_posting for group in self._stepping)
+        return bool(self._examination or self._to_examine) and not self.is_closed
+
+    def due(self) -> float | None:
+        return min((group.due for group in self._paused.values()), default=None)
+
+    def end_pauses(self, now: float) -> None:
+        for group in [each for each in self._paused.values() if each.due <= now]:
+            self._examine_later(group)
+
+    def shown(self, uid: str) -> None:
+        """The watch shows an awaited pod or PodGroup."""
+        for group in [each for each in self._paused.values() if uid in each.awaited]:
+            group.awaited.discard(uid)
+            if not group.awaited:
+                self._examine_later(group)
+
+    def _examine_later(self, group: GroupAttempt) -> None:
+        del self._paused[group.uid]
+        group.phase = GroupPhase.EXAMINING
+        self._to_examine.append(group)
+
+    def step(self, now: float) -> list[Effect]:
+        """Check some members, and begin the next step of one."""
+        effects: list[Effect] = []
+        if not self.is_closed:
+            if self._examination is None and self._to_examine:
+                group = self._to_examine.popleft()
+                effects += self._guard(group, lambda: self._begin_examination(group, now), now)
+            elif self._examination is not None:
+                examination = self._examination
+                effects += self._guard(examination.group, lambda: self._go_on_with(examination), now)
+        if self._stepping and len(self.in_flight) < self._most_in_flight:
+            effects += self._step_of_member(now)
+        return effects
+
+    def _step_of_member(self, now: float) -> list[Effect]:
+        group = self._stepping.popleft()
+        if self.is_closed and not group.is_posting:
+            self._stepping.append(group)
+            return []
+        effects: list[Effect] = []
+        while group.todo:
+            member = group.todo.popleft()
+            if group.members.get(member.uid) is member:
+                effects += self._begin_step(group, member, now)
+                break
+        if group.todo:
+            self._stepping.append(group)
+        return effects
+
+    def _begin_step(self, group: GroupAttempt, member: BindingAttempt, now: float) -> list[Effect]:
+        match group.phase:
+            case GroupPhase.PREPARING:
+                return self._calls.prepare(member, now)
+            case GroupPhase.REHEARSING:
+                return self._calls.request(member, [member.begin_rehearsing()])
+            case GroupPhase.EVICTING if member.eviction is not None:
+                return self._calls.proceed(member, now)
+            case _:
+                return self._post(group, member, now)
+
+    def _step_members(self, group: GroupAttempt, members: Iterable[BindingAttempt]) -> None:
+        group.todo.extend(members)
+        if group not in self._stepping:
+            self._stepping.append(group)
+
+    # Messages.
+
+    def receive(self, delivery: GroupDelivery) -> list[Effect] | None:
+        """Join a message to its group's attempt; None if it has none."""
+        group = self._by_uid.get(delivery.attempt.uid)
+        if group is None:
+            return None
+        surplus = group.join(delivery)
+        aside: list[Effect] = [SetAside(held=delivery)] if group.waiting_from is not None else []
+        return [*aside, Ack(held=surplus)] if surplus is not None else aside
+
+    def begin(self, delivery: GroupDelivery, now: float) -> GroupAttempt:
+        """The attempt, which is examined in its turn unless its phase is changed."""
+        group = GroupAttempt(latest=delivery, deliveries=[delivery], began=now)
+        self._by_uid[group.uid] = group
+        return group
+
+    def examine(self, group: GroupAttempt) -> None:
+        group.phase = GroupPhase.EXAMINING
+        self._to_examine.append(group)
+
+    # The check.
+
+    def _begin_examination(self, group: GroupAttempt, now: float) -> list[Effect]:
+        ranked = group.latest.ranked
+        effects = self._decide_bound_members(group)
+        shown = self._cache.groups.get(group.key)
+        if not self._is_shown(group, shown):
+            if now < group.began + WATCH_SECONDS:
+                return [*effects, *self._await(group, self._awaited_version(group), now)]
+            return [*effects, *self._fail(group, conflict(Reason.BEHIND, NOT_SHOWN))]
+        verdict = verdict_on_group(shown, ranked.group) or verdict_of_plan(ranked)
+        if verdict is not None or shown is None:
+            return [*effects, *self._fail(group, verdict or conflict(Reason.BEHIND, NOT_SHOWN))]
+        now_there = self._members_now(group)
+        if now_there.is_behind:
+            return [*effects, *self._fail(group, conflict(Reason.BEHIND, NOT_SHOWN))]
+        if now_there.unknown and now < group.began + WATCH_SECONDS:
+            return [*effects, *self._await(group, now_there.unknown, now)]
+        return [*effects, *self._begin_check(group, shown, now_there.ready)]
+
+    def _decide_bound_members(self, group: GroupAttempt) -> list[Effect]:
+        """A former binder may have ended after the last answer: members that are bound get their Decision first."""
+        ranked, effects = group.latest.ranked, list[Effect]()
+        nodes = {member.uid: (ranked.plan.nodes[member.node], member.of_class) for member in ranked.plan.members}
+        for uid, (planned, of_class) in nodes.items():
+            node = self._cache.bound_node(uid)
+            placed = self._cache.snapshot.placed(uid) if node is not None else None
+            if node is None or placed is None or uid in group.done or self._calls.is_tried(uid):
+                continue
+            member = self._member(group, placed.pod, planned, of_class, None)
+            candidates = frozenset(each.node for each in member.latest.ranked.candidates)
+            effects += self._calls.decide(member, bound_or_gone(node, candidates))
+        return effects
+
+    def _is_shown(self, group: GroupAttempt, shown: PodGroup | None) -> bool:
+        """Whether the watch has the PodGroup as the watcher saw it, or a later state."""
+        planned = group.latest.ranked.group
+        reached = self._cache.reached(KINDS[planned.dialect])
+        return reached >= version_number(planned.resource_version) and (shown is not None or reached > 0)
+
+    def _awaited_version(self, group: GroupAttempt) -> list[str]:
+        planned = group.latest.ranked.group
+        self._cache.await_version(group.uid, KINDS[planned.dialect], version_number(planned.resource_version))
+        return [group.uid]
+
+    def _await(self, group: GroupAttempt, uids: Iterable[str], now: float) -> list[Effect]:
+        for uid in uids:
+            group.awaited.add(uid)
+            if uid != group.uid:
+                self._cache.await_pod(uid)
+        self._pause(group, group.began + WATCH_SECONDS if group.awaited else now)
+        return []
+
+    def _pause(self, group: GroupAttempt, due: float) -> None:
+        group.phase, group.due = GroupPhase.AWAITING, due
+        self._paused[group.uid] = group
+
+    def _members_now(self, group: GroupAttempt) -> MembersNow:
+        ranked = group.latest.ranked
+        planned = {each.uid: (each.digest, version_number(each.resource_version)) for each in ranked.bundle.members}
+        # Without a plan it may be about evictions for any of them.
+        uids = [each.uid for each in ranked.plan.members] or [*planned]
+        there = self._group_check.members_now(
+            [uid for uid in uids if not self._calls.is_tried(uid)], planned, group.key, ranked.profile
+        )
+        there.changed += [uid for uid in uids if self._calls.is_tried(uid) and uid not in group.publishing]
+        return there
+
+    def _begin_check(self, group: GroupAttempt, shown: PodGroup, ready: dict[str, Pod]) -> list[Effect]:
+        ranked = group.latest.ranked
+        members = self._cache.members_of(group.key)
+        group.need = members.wanted(shown)
+        if len(ready) < group.need:
+            return self._fail(group, changed_members(len(ready), group.need))
+        if too_much := next(filter(None, map(self._refusal, ready.values())), ""):
+            return self._fail(group, failed(too_much))
+        pods = {uid: without_whole(pod) for uid, pod in ready.items()}
+        reserved = _Reserved(self._cache, self._profiles[ranked.profile])
+        is_found = ranked.plan.is_found
+        run = self._placing(group, shown, pods, reserved) if is_found else self._evicting(group, shown, pods)
+        self._examination = _Examination(group, pods, reserved, run)
+        return self._go_on_with(self._examination)
+
+    def _refusal(self, pod: Pod) -> str:
+        return self._cache.snapshot.class_of(pod).refusal(pod)
+
+    def _placing(
+        self, group: GroupAttempt, shown: PodGroup, pods: Mapping[str, Pod], reserved: _Reserved
+    ) -> Generator[None, None, Found]:
+        ranked = group.latest.ranked
+        found = yield from self._group_check.examine(
+            ranked.plan,
+            shown,
+            pods,
+            group.need,
+            ranked.profile,
+            may_continue=lambda: False,
+            reservations=reserved,
+        )
+        return found
+
+    def _evicting(self, group: GroupAttempt, shown: PodGroup, pods: Mapping[str, Pod]) -> Generator[None, None, Found]:
+        """Repeat the search for evictions on the newest state: none is made unless all that is needed fits with it."""
+        ranked = group.latest.ranked
+        members = self._cache.members_of(group.key)
+        question = GroupQuestion(
+            group=shown,
+            attempt=Attempt.parse(ranked.attempt),
+            members=[*pods.values()],
+            need=group.need,
+            bound=[pod.uid for pod in members.bound],
+        )
+        found = yield from plan_evictions(
+            question,
+            self._cache.snapshot,
+            self._profiles[ranked.profile],
+            priority=members.priority(shown),
+            groups=self._cache.groups.known,
+            may_continue=lambda: False,
+        )
+        return conflict(Reason.VICTIMS, "no possible evictions help the group by now") if found is None else found
+
+    def _go_on_with(self, examination: _Examination) -> list[Effect]:
+        for _ in range(AT_ONCE):
+            try:
+                next(examination.run)
+            except StopIteration as end:
+                self._examination = None
+                found: Found = end.value
+                return self._examined(examination, found)
+        return []
+
+    def _examined(self, examination: _Examination, found: Found) -> list[Effect]:
+        group = examination.group
+        if isinstance(found, Verdict):
+            return self._fail(group, found)
+        if isinstance(found, GroupEvictions):
+            return self._evict(group, found, examination.pods)
+        return self._prepare(group, found, examination)
+
+    def _prepare(self, group: GroupAttempt, placement: GroupPlacement, examination: _Examination) -> list[Effect]:
+        of_class = {member.uid: member.of_class for member in group.latest.ranked.plan.members}
+        steps = examination.reserved.steps
+        members = [
+            self._member(group, examination.pods[uid], node, of_class[uid], steps[uid])
+            for uid, node in placement.nodes.items()
+        ]
+        group.missing = [pod.metadata.name for uid, pod in examination.pods.items() if uid not in placement.nodes]
+        group.version = self._cache.snapshot.version
+        group.phase = GroupPhase.PREPARING
+        shown = self._cache.groups.get(group.key)
+        placed = [examination.pods[uid] for uid in placement.nodes]
+        if shown is not None and (lacking := self._lacking(shown, placed)):
+            return self._fail(group, conflict(Reason.NO_CANDIDATE, lacking))
+        self._step_members(group, members)
+        return self._go_on_if_all_are_ready(group)
+
+    def _lacking(self, shown: PodGroup, placed: Iterable[Pod]) -> str:
+        """What of minResources the nodes have not free, beyond what the members have. A check of sums, no promise."""
+        asked = counted(shown.min_resources)
+        if not asked:
+            return ""
+        for pod in (*self._cache.members_of(shown.key).bound, *placed):
+            for resource, amount in pod_requests(pod.spec).amounts.items():
+                if resource in asked:
+                    asked[resource] -= amount
+        columns, size = self._cache.snapshot.columns, self._cache.snapshot.size
+        for resource, amount in asked.items():
+            free = columns.allocatable.of(resource)[:size] - columns.requested.of(resource)[:size]
+            if amount > free[columns.exists[:size]].clip(min=0).sum():
+                return f"the nodes have not as much {resource} free as the group's minResources ask for"
+        return ""
+
+    def _member(
+        self, group: GroupAttempt, pod: Pod, node: str, of_class: int, steps: PluginSteps | None
+    ) -> BindingAttempt:
+        """Begin the attempt of a member that is assumed on the node, or bound."""
+        held = group.latest
+        attempt = Attempt(uid=Uid(pod.uid), term=held.attempt.term, n=group.numbers[pod.uid])
+        ranked = ranking_of_member(held.ranked, pod, attempt, node, of_class)
+        delivery = RankedDelivery(
+            ranked=ranked, attempt=attempt, sequence=held.sequence, delivery=MemberDelivery(held.delivery, pod.uid)
+        )
+        member = BindingAttempt(
+            latest=delivery,
+            deliveries=[delivery],
+            phase=AttemptPhase.READY,
+            pod=pod,
+            node=node,
+            candidates=ranked.candidates[:1],
+            steps=steps,
+            group=group.uid,
+        )
+        group.members[pod.uid] = member
+        group.classes[pod.uid] = of_class
+        self._calls.begin(member)
+        return member
+
+    # From the check to the Bindings.
+
+    def attempt_of(self, member: BindingAttempt) -> str:
+        """The group's attempt in which the member is bound, as text."""
+        return str(self._by_uid[member.group].latest.attempt)
+
+    def may_post(self, member: BindingAttempt) -> bool:
+        return self._by_uid[member.group].is_posting
+
+    def is_undoing(self, member: BindingAttempt) -> bool:
+        return self._by_uid[member.group].phase is GroupPhase.UNDOING
+
+    def made_ready(self, member: BindingAttempt) -> list[Effect]:
+        """All steps of the member before its Binding are done."""
+        group = self._by_uid[member.group]
+        member.phase = AttemptPhase.READY
+        if member.uid in group.rehearsing:  # again after a pause
+            self._step_members(group, [member])
+            return []
+        group.ready.add(member.uid)
+        return self._go_on_if_all_are_ready(group)
+
+    def _go_on_if_all_are_ready(self, group: GroupAttempt) -> list[Effect]:
+        if group.phase is not GroupPhase.PREPARING or len(group.ready) < len(group.members) or self.is_closed:
+            return []
+        problem = self._check_again(group)
+        if problem is not None:
+            return self._fail(group, problem)
+        group.phase = GroupPhase.REHEARSING
+        rehearsed = self._rehearsed_members(group)
+        group.rehearsing = {member.uid for member in rehearsed}
+        self._step_members(group, rehearsed)
+        return [] if rehearsed else self._begin_posting(group)
+
+    def _rehearsed_members(self, group: GroupAttempt) -> list[BindingAttempt]:
+        """One of each class: for equal pods admission answers alike."""
+        in_order = self._in_order(group)
+        return [*{group.classes[member.uid]: member for member in reversed(in_order)}.values()]
+
+    def _in_order(self, group: GroupAttempt) -> list[BindingAttempt]:
+        """Members with volumes first, then those of scarce classes, which were placed first; then by name."""
+        places: dict[int, int] = {}
+        for member in group.latest.ranked.plan.members:
+            places.setdefault(member.of_class, len(places))
+
+        def place(member: BindingAttempt) -> tuple[bool, int, str]:
+            volumes = member.pod.spec.volumes or ()
+            of_class = group.classes[member.uid]
+            return not any(map(has_source, volumes)), places.get(of_class, of_class), member.pod.metadata.name
+
+        return sorted(group.members.values(), key=place)
+
+    def after_rehearsing(self, member: BindingAttempt, answer: RehearsalAnswer) -> list[Effect]:
+        """The API server has an opinion on the Binding, which is not open."""
+        group = self._by_uid[member.group]
+        group.rehearsing.discard(member.uid)
+        member.phase = AttemptPhase.READY
+        if answer.status in (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT):
+            return self._fail(group, conflict(Reason.CHANGED, f"{member.pod.key}: {answer.reason}"))
+        if not answer.succeeded:
+            return self._fail(group, refused(f"the Binding of {member.pod.key} was", answer.status, answer.reason))
+        return [] if group.rehearsing or self.is_closed else self._begin_posting(group)
+
+    def _begin_posting(self, group: GroupAttempt) -> list[Effect]:
+        problem = self._check_again(group)
+        if problem is not None:
+            return self._fail(group, problem)
+        group.phase = GroupPhase.POSTING
+        self._step_members(group, self._in_order(group))
+        return self._finish(group)
+
+    def _check_again(self, group: GroupAttempt) -> Verdict | None:
+        """The verdict if too few members are left: of those that have changed, or whose nodes an event has touched."""
+        shown = self._cache.groups.get(group.key)
+        verdict = verdict_on_group(shown, group.latest.ranked.group)
+        if verdict is not None or shown is None:
+            return verdict
+        group.need = self._cache.members_of(group.key).wanted(shown)
+        touched = self._touched_since(group.version)
+        group.version = self._cache.snapshot.version
+        left = 0
+        for member in group.members.values():
+            ranked = member.latest.ranked
+            pod = self._check.current_pod(ranked, member.latest.attempt, member.read)
+            if isinstance(pod, Verdict):
+                continue
+            is_touched = touched is None or member.node in touched
+            left += not is_touched or self._check.passes(ranked, pod or member.pod, member.node)
+        return None if left >= group.need else changed_members(left, group.need)
+
+    def _touched_since(self, version: int) -> set[str] | None:
+        """The nodes that changed since; None: perhaps all."""
+        changed = self._cache.snapshot.changed_since(version)
+        names = self._cache.snapshot.rows.names
+        return None if changed is None else {names[row] for row in changed.nodes | changed.pods}
+
+    def _post(self, group: GroupAttempt, member: BindingAttempt, now: float) -> list[Effect]:
+        """Post the Binding, unless the PodGroup is gone: then nothing is begun any more."""
+        shown = self._cache.groups.get(group.key)
+        verdict = verdict_on_group(shown, group.latest.ranked.group)
+        return self._calls.proceed(member, now) if verdict is None else self._calls.decide(member, verdict)
+
+    # Evictions.
+
+    def _evict(self, group: GroupAttempt, found: GroupEvictions, pods: Mapping[str, Pod]) -> list[Effect]:
+        """Nominate the members on the victims' nodes, and evict; only what the scorer has proposed."""
+        proposed = group.latest.ranked.preemption
+        if proposed is None or {pod.uid for pod in found.victims} != {each.uid for each in proposed.victims}:
+            return self._fail(group, conflict(Reason.VICTIMS, "other evictions would help the group by now"))
+        if any(pod.uid in self._cache.assumed_pods for pod in found.victims):
+            return self._fail(group, conflict(Reason.VICTIMS, "a pod that would have to be evicted is being bound"))
+        victims = [*map(victim_of, found.victims)]
+        group.preemption = Preemption(node="", victims=victims)
+        if not victims:
+            return self._fail(group, self._preempting(group) if self._any_terminating() else _FITS)
+        group.phase = GroupPhase.EVICTING
+        of_node: dict[str, list[Pod]] = {}
+        for pod in found.victims:
+            of_node.setdefault(self._cache.snapshot.node_of(pod.uid) or "", []).append(pod)
+        nodes = {each.uid: found.plan.nodes[each.node] for each in found.plan.members}
+        nominated = {uid: node for uid, node in nodes.items() if node in of_node} or dict([next(iter(nodes.items()))])
+        of_class = {each.uid: each.of_class for each in found.plan.members}
+        members: list[BindingAttempt] = []
+        for uid, node in nominated.items():
+            pod, others = pods[uid], of_node.pop(node, [])
+            self._cache.nominate(pod, node, frozenset(each.uid for each in others))
+            member = self._member(group, pod, node, of_class[uid], None)
+            member.begin_evicting(
+                EvictionPlan(pod=pod, node=node, victims=tuple(others), demoted=(), preemption=group.preemption)
+            )
+            members.append(member)
+        self._add_victims(members[0], [pod for left in of_node.values() for pod in left])
+        self._step_members(group, members)
+        return []
+
+    def _add_victims(self, member: BindingAttempt, others: list[Pod]) -> None:
+        """Victims on nodes where no member goes, such as the rest of a group that goes as one."""
+        if member.eviction is not None and others:
+            victims = (*member.eviction.victims, *others)
+            member.eviction = msgspec.structs.replace(member.eviction, victims=victims)
+
+    def _preempting(self, group: GroupAttempt) -> Verdict:
+        message = group.latest.ranked.plan.message
+        return Verdict(outcome=Outcome.PREEMPTING, message=message, preemption=group.preemption)
+
+    def _any_terminating(self) -> bool:
+        snapshot = self._cache.snapshot
+        placed = (each for row in range(snapshot.size) for each in snapshot.placed_on_row(row))
+        return any(each.pod.metadata.deletion_timestamp is not None for each in placed)
+
+    # Ends.
+
+    def ended(self, member: BindingAttempt, verdict: Verdict) -> list[Effect]:
+        """The member is not assumed any more, and nothing of it is written."""
+        group = self._by_uid[member.group]
+        self._take_out(group, member)
+        if verdict is not UNDONE and verdict.outcome is not Outcome.PREEMPTING:
+            group.others.append(verdict)
+            group.missing.append(member.pod.metadata.name)
+        if group.phase not in {GroupPhase.PREPARING, GroupPhase.REHEARSING}:
+            return self._finish(group)
+        if len(group.members) < group.need:
+            return self._fail(group, _because_of(member, verdict))
+        if group.phase is GroupPhase.REHEARSING and not group.rehearsing and not self.is_closed:
+            return self._begin_posting(group)
+        return self._go_on_if_all_are_ready(group)
+
+    def publishing(self, member: BindingAttempt, verdict: Verdict) -> None:
+        """The member has a Decision of its own, which is not stored yet."""
+        group = self._by_uid[member.group]
+        self._take_out(group, member)
+        group.publishing.add(member.uid)
+        group.done.add(member.uid)
+        if verdict.outcome is Outcome.BOUND:
+            group.bound += 1
+        else:
+            group.others.append(verdict)
+            group.missing.append(member.pod.metadata.name)
+
+    def stored(self, member: BindingAttempt) -> list[Effect]:
+        """The member's Decision is stored."""
+        group = self._by_uid[member.group]
+        group.publishing.discard(member.uid)
+        return self._finish(group)
+
+    def _take_out(self, group: GroupAttempt, member: BindingAttempt) -> None:
+        group.members.pop(member.uid, None)
+        group.ready.discard(member.uid)
+        group.rehearsing.discard(member.uid)
+
+    def _fail(self, group: GroupAttempt, verdict: Verdict) -> list[Effect]:
+        """Nothing of it is bound: undo its members, then decide."""
+        group.verdict, group.phase = verdict, GroupPhase.UNDOING
+        group.todo.clear()
+        effects: list[Effect] = []
+        for member in reversed([*group.members.values()]):
+            if member.undecided is None and not self._calls.is_in_flight(member.uid):
+                effects += self._calls.decide(member, UNDONE)
+        return [*effects, *self._finish(group)]
+
+    def give_up(self, group: GroupAttempt, verdict: Verdict) -> list[Effect]:
+        """It has ended too many binders, or raises again and again."""
+        group.has_dead_letter = True
+        return self._fail(group, verdict)
+
+    def _finish(self, group: GroupAttempt) -> list[Effect]:
+        """Publish the group's Decision once all members have ended."""
+        if group.members or group.publishing or group.phase not in _ENDING:
+            return []
+        verdict = self._final_verdict(group)
+        group.phase = GroupPhase.DECIDING
+        group.decision, group.decided = self._decision(group, verdict), group.latest
+        return [PublishDecision(decision=group.decision, held=group.latest, dead_letter=group.has_dead_letter)]
+
+    def _final_verdict(self, group: GroupAttempt) -> Verdict:
+        shown = self._cache.groups.get(group.key)
+        if group.phase is GroupPhase.EVICTING:
+            failure = next(iter(group.others), None)
+            return self._preempting(group) if failure is None else _because(failure)
+        if shown is None:
+            return group.verdict or verdict_on_group(shown, group.latest.ranked.group) or UNDONE
+        after = verdict_after_binding(group.bound, self._cache.members_of(group.key), shown, group.others)
+        if group.verdict is not None and not (group.bound and after.outcome is Outcome.BOUND):
+            return group.verdict
+        return after
+
+    def settle(self, decision: Decision, now: float) -> list[Effect]:
+        """The group's Decision is stored: acknowledge the messages that it settles, and record it."""
+        group = self._by_uid.get(decision.uid)
+        if group is None or group.decision is not decision or group.decided is None:
+            return []
+        del self._by_uid[group.uid]
+        self._decided.add(group.decided, now)
+        settled = [each for each in group.deliveries if settles(group.decided, each)]
+        for delivery in group.deliveries:
+            if delivery not in settled:
+                self._calls.push(delivery)
+        waiting_ones = tuple(
+            pod
+            for member in group.decided.ranked.bundle.members
+            if (pod := self._cache.pod(member.uid)) is not None and not is_gone_while_unbound(pod)
+        )
+        group_object = self._cache.groups.get(group.key) or group.decided.ranked.group
+        return [
+            *(Ack(held=each) for each in settled),
+            RecordGroup(decision=decision, group=group_object, pods=waiting_ones),
+        ]
+
+    def publish_waiting(self, member: BindingAttempt, now: float) -> list[Effect]:
+        """One message for all of its members."""
+        group = self._by_uid[member.group]
+        if group.waiting_from is None and sum(each.waiting_from is not None for each in self) >= MOST_WAITING:
+            message = f"{MOST_WAITING} groups wait for volumes or permissions already"
+            return self._fail(group, conflict(Reason.VOLUMES, message))
+        if group.waiting_from is not None and now < group.waiting_from:
+            return []
+        aside = [SetAside(held=each) for each in group.deliveries] if group.waiting_from is None else []
+        group.waiting_from = now + self._settings.waiting_interval.total_seconds()
+        group.repeats += 1
+        decision = self._decision(group, waiting("", f"{member.pod.metadata.name}: {member.waits_for}"))
+        return [*aside, PublishDecision(decision=decision, held=group.latest)]
+
+    def __iter__(self) -> Iterator[GroupAttempt]:
+        return iter(self._by_uid.values())
+
+    def _decision(self, group: GroupAttempt, verdict: Verdict) -> Decision:
+        is_conflict = verdict.outcome is Outcome.CONFLICT
+        return group_decision(
+            verdict,
+            group.latest.ranked,
+            need=group.need,
+            bound=group.bound,
+            missing=group.missing,
+            epoch=self._epoch,
+            config=self._config,
+            resource_versions=self._cache.newest_resource_versions() if is_conflict else {},
+            repeat=group.repeats - 1 if verdict.outcome is Outcome.WAITING else 0,
+        )
+
+    def _guard(self, group: GroupAttempt, step: Callable[[], list[Effect]], now: float) -> list[Effect]:
+        """Count an exception against the group; it never stops the process."""
+        try:
+            return step()
+        except Exception as exc:  # noqa: BLE001 - an exception of a plugin must not stop the queue
+            self._examination = None
+            group.exceptions += 1
+            if group.exceptions < self._settings.max_exceptions:
+                self._pause(group, now + self._settings.backoff.after(group.exceptions))
+                return []
+            failure = f"failed {group.exceptions} times: {type(exc).__name__}: {exc}"
+            return self.give_up(group, failed(f"committing group {str(group.key)!r}: {failure}", reason="exception"))
+
+
+_FITS: Final = conflict(Reason.FITS, "it fits without an eviction")
+
+
+def _because_of(member: BindingAttempt, verdict: Verdict) -> Verdict:
+    """The group's verdict where one of its members failed."""
+    because = _because(verdict)
+    message = f"{member.pod.metadata.name}: {because.message}" if because.message else member.pod.metadata.name
+    return msgspec.structs.replace(because, node="", message=message)
+
+
+def _because(verdict: Verdict) -> Verdict:
+    return conflict(Reason.CHANGED, "a member is gone") if verdict.outcome is Outcome.GONE else verdict

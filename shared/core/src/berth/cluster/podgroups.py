@@ -1,0 +1,93 @@
+"""PodGroups by the name that pods have for them, and the pods that name each.
+
+A pod belongs to the group of that name, whatever uid it has: controllers remake a PodGroup under living pods. Finished
+pods stay members until they are deleted, because succeeded ones may count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Final, TypeVar
+
+from berth.api.kinds import COSCHEDULING_POD_GROUP, POD_GROUP
+from berth.api.pod import Pod
+from berth.api.podgroups import (
+    CoschedulingPodGroup,
+    Dialect,
+    GroupKey,
+    PodGroup,
+    UpstreamPodGroup,
+    group_of,
+    of_coscheduling,
+    of_upstream,
+)
+from berth.cluster.snapshot import Objects, Snapshot
+
+_G = TypeVar("_G", CoschedulingPodGroup, UpstreamPodGroup)
+
+# By dialect, the kind of its PodGroups.
+KINDS: Final = {Dialect.COSCHEDULING: COSCHEDULING_POD_GROUP.name, Dialect.UPSTREAM: POD_GROUP.name}
+
+_NONE: Final[Mapping[str, Pod]] = {}
+
+
+class PodGroups:
+    """Follows the PodGroups of a Snapshot; its owner reports the pods, also unbound and finished ones."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._groups: dict[GroupKey, PodGroup] = {}
+        self._pods: dict[GroupKey, dict[str, Pod]] = {}
+        self._key_of: dict[str, GroupKey] = {}
+        self._follow(snapshot.objects(CoschedulingPodGroup), of_coscheduling)
+        self._follow(snapshot.objects(UpstreamPodGroup), of_upstream)
+
+    def get(self, key: GroupKey) -> PodGroup | None:
+        return self._groups.get(key)
+
+    def pods(self, key: GroupKey) -> Mapping[str, Pod]:
+        """By uid, the pods that name the group."""
+        return self._pods.get(key, _NONE)
+
+    @property
+    def known(self) -> Mapping[GroupKey, PodGroup]:
+        return self._groups
+
+    def observe(self, pod: Pod) -> None:
+        """The pod has this state."""
+        uid, key = pod.metadata.uid, group_of(pod)
+        if key is None and uid not in self._key_of:
+            return
+        if self._key_of.get(uid) != key:
+            self.remove(uid)
+        if key is not None:
+            self._key_of[uid] = key
+            self._pods.setdefault(key, {})[uid] = pod
+
+    def remove(self, uid: str) -> None:
+        """The pod is gone; an unknown one is ignored."""
+        key = self._key_of.pop(uid, None)
+        if key is not None:
+            pods = self._pods[key]
+            del pods[uid]
+            if not pods:
+                del self._pods[key]
+
+    def keep(self, present: Collection[str]) -> None:
+        """Remove all pods but these."""
+        for uid in [uid for uid in self._key_of if uid not in present]:
+            self.remove(uid)
+
+    def _follow(self, objects: Objects[_G], form_of: Callable[[_G], PodGroup]) -> None:
+        def note(before: _G | None, after: _G | None) -> None:
+            if after is not None:
+                form = form_of(after)
+                self._groups[form.key] = form
+            elif before is not None:
+                form = form_of(before)
+                known = self._groups.get(form.key)
+                if known is not None and known.uid == form.uid:  # else it was remade meanwhile
+                    del self._groups[form.key]
+
+        for each in objects:
+            note(None, each)
+        objects.follow(note)

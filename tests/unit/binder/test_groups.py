@@ -1,0 +1,471 @@
+"""A group in the core: all that it needs is bound, or nothing (docs/protocol.md, 5)."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from berth.kube.listwatch import Current
+from berth.messages.attempts import Outcome, Reason
+from berth_binder.cache import PODS
+from berth_binder.events import (
+    Ack,
+    CountTry,
+    EvictPods,
+    PostBinding,
+    PublishDecision,
+    RecordGroup,
+    RehearsalAnswer,
+    RehearseBinding,
+    TryCounted,
+)
+from berth_binder.settings import CoreSettings
+from harness.worlds.binder_bench import BACKOFF, at_version, gated, labelled, make_pod, on_node, posts, ranked
+from harness.worlds.group_bench import LABELS, GroupBench
+
+
+@pytest.fixture
+def bench() -> GroupBench:
+    return GroupBench()
+
+
+def outcome(bench: GroupBench) -> tuple[str, str]:
+    (decision,) = bench.of_group
+    return str(decision.outcome), decision.reason
+
+
+# --- bound
+
+
+def test_all_members_are_posted_after_one_of_each_class_was_rehearsed(bench):
+    group, pods = bench.show_group(4), bench.show_members(4)
+    effects = bench.take_group(bench.plan(group, pods))
+    kinds = [type(each) for each in effects if isinstance(each, RehearseBinding | PostBinding)]
+    assert kinds == [RehearseBinding, *[PostBinding] * 4]
+    assert bench.decisions == []
+    assert {uid for uid, each in bench.cache.assumed_pods.items() if not each.is_bound} == {pod.uid for pod in pods}
+
+
+def test_each_member_has_its_decision_before_the_group_has_one_and_the_message_is_acknowledged(bench):
+    group, pods = bench.show_group(4), bench.show_members(4)
+    done = bench.bind_all(bench.take_group(bench.plan(group, pods)))
+    assert bench.of_members == [(f"m{n}", "bound") for n in range(1, 5)]
+    assert [each.attempt for each in bench.decisions[:4]] == [f"uid-m{n}.1.1" for n in range(1, 5)]
+    assert {each.of_group for each in bench.decisions[:4]} == {"uid-gang.1.1"}
+    decision = bench.decisions[4]
+    assert (decision.outcome, decision.uid, decision.pod, decision.attempt, decision.plan_seconds) == (
+        "bound",
+        "uid-gang",
+        "~gang",
+        "uid-gang.1.1",
+        0.25,
+    )
+    assert (decision.group.need, decision.group.bound, decision.group.missing) == (4, 4, [])
+    assert [type(each) for each in done[-3:]] == [PublishDecision, Ack, RecordGroup]
+    assert bench.acked == [1]
+    assert [*bench.core.held()] == []
+
+
+def test_members_of_two_classes_are_rehearsed_once_each(bench):
+    group = bench.show_group(4)
+    pods = [*bench.show_members(2), *(bench.show(make_pod(f"w{n}", cpu="2", labels=LABELS)) for n in (1, 2))]
+    effects = bench.take_group(bench.plan(group, pods))
+    assert len([each for each in effects if isinstance(each, RehearseBinding)]) == 2
+    assert len(posts(effects)) == 4
+
+
+def test_a_group_takes_three_quarters_of_the_requests_and_a_pod_goes_on():
+    bench = GroupBench(cpu="8", settings=CoreSettings(max_in_flight=8, backoff=BACKOFF))
+    group, pods = bench.show_group(12), bench.show_members(12)
+    effects = bench.take_group(bench.plan(group, pods))
+    assert len(posts(effects)) == 6
+    urgent = bench.show(make_pod("urgent"))
+    assert [name for name, *_ in posts(bench.take(ranked(urgent, "n1", "n2", "n3")))] == ["urgent"]
+    bench.bind_all(effects)
+    assert outcome(bench) == ("bound", "")
+
+
+def test_a_member_that_lost_its_node_goes_to_another_of_its_class(bench):
+    group, pods = bench.show_group(5), bench.show_members(5)
+    message = bench.plan(group, pods)
+    taken = message.plan.nodes[message.plan.members[0].node]
+    bench.show(on_node(make_pod("other", cpu="2"), taken))
+    bench.bind_all(bench.take_group(message))
+    assert outcome(bench) == ("bound", "")
+
+
+# --- nothing
+
+
+def test_one_member_without_a_node_and_nothing_is_sent(bench):
+    group, pods = bench.show_group(12), bench.show_members(12)
+    message = bench.plan(group, pods)
+    bench.show(on_node(make_pod("other", cpu="2"), "n1"))
+    effects = bench.take_group(message)
+    assert not any(isinstance(each, RehearseBinding | PostBinding) for each in effects)
+    assert outcome(bench) == ("conflict", Reason.NO_CANDIDATE)
+    assert bench.of_members == []
+    assert not bench.cache.assumed_pods
+    assert bench.acked == [1]
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"), [(403, ("error", "403")), (422, ("error", "422")), (409, ("conflict", "changed"))]
+)
+def test_a_rehearsal_that_is_refused_binds_nobody(bench, status, expected):
+    bench.agrees = False
+    group, pods = bench.show_group(4), bench.show_members(4)
+    bench.take_group(bench.plan(group, pods))
+    effects = bench.handle(RehearsalAnswer(uid=pods[0].uid, status=status, message="policy says no"))
+    assert posts(effects) == []
+    assert outcome(bench) == expected
+    assert "policy says no" in bench.of_group[0].message
+    assert not bench.cache.assumed_pods
+
+
+def test_a_rehearsal_without_an_answer_is_repeated(bench):
+    bench.agrees = False
+    group, pods = bench.show_group(4), bench.show_members(4)
+    bench.take_group(bench.plan(group, pods))
+    assert bench.handle(RehearsalAnswer(uid=pods[0].uid, status=0)) == []
+    again = bench.wait(2.0)
+    assert [type(each) for each in again if isinstance(each, RehearseBinding)] == [RehearseBinding]
+    bench.bind_all(bench.handle(RehearsalAnswer(uid=pods[0].uid, status=201)))
+    assert outcome(bench) == ("bound", "")
+
+
+def test_a_member_that_changes_before_the_first_binding_stops_all(bench):
+    bench.agrees = False
+    group, pods = bench.show_group(4), bench.show_members(4)
+    bench.take_group(bench.plan(group, pods))
+    bench.delete(pods[2], 30)
+    assert posts(bench.handle(RehearsalAnswer(uid=pods[0].uid, status=201))) == []
+    assert outcome(bench) == ("conflict", "changed")
+    assert not bench.cache.assumed_pods
+
+
+def test_a_node_that_is_gone_before_the_first_binding_stops_all(bench):
+    bench.agrees = False
+    group, pods = bench.show_group(9), bench.show_members(9)
+    bench.take_group(bench.plan(group, pods))
+    bench.remove_node("n2")
+    assert posts(bench.handle(RehearsalAnswer(uid=pods[0].uid, status=201))) == []
+    assert outcome(bench) == ("conflict", "changed")
+    assert not bench.cache.assumed_pods
+
+
+def test_the_binders_own_minimum_counts(bench):
+    group, pods = bench.show_group(2), bench.show_members(2)
+    message = bench.plan(group, pods)
+    bench.show_group(3, version=6)
+    bench.take_group(message)
+    assert outcome(bench) == ("conflict", "changed")
+    assert bench.of_group[0].message == "2 members are as they were planned, and 3 are needed together"
+
+
+def test_members_that_have_changed_count_for_nothing(bench):
+    group, pods = bench.show_group(4), bench.show_members(4)
+    message = bench.plan(group, pods)
+    bench.show(labelled(pods[0], 20))
+    bench.take_group(message)
+    assert outcome(bench) == ("conflict", "changed")
+
+
+def test_a_podgroup_that_was_deleted_or_remade_is_not_bound(bench):
+    group, pods = bench.show_group(2), bench.show_members(2)
+    bench.delete_group()
+    bench.take_group(bench.plan(group, pods))
+    assert outcome(bench) == ("conflict", "changed")
+    bench.show_group(2, uid="another", version=100)
+    bench.take_group(bench.plan(group, pods, n=2))
+    assert bench.of_group[1].outcome is Outcome.CONFLICT
+
+
+def test_min_resources_beyond_what_is_free_bind_nobody(bench):
+    group, pods = bench.show_group(2, min_resources={"cpu": "40"}), bench.show_members(2)
+    plan = bench.plan(msgspec.structs.replace(group, min_resources={}), pods)
+    bench.take_group(plan)
+    assert outcome(bench) == ("conflict", Reason.NO_CANDIDATE)
+    assert not bench.cache.assumed_pods
+
+
+def test_the_scorers_reasons_are_passed_on_with_a_condition_for_every_member(bench):
+    group, pods = bench.show_group(13), bench.show_members(13)
+    message = bench.plan(group, pods)
+    effects = bench.take_group(message)
+    decision = bench.of_group[0]
+    assert (decision.outcome, decision.message) == ("unschedulable", message.plan.message)
+    assert decision.blockers == ["NodeResourcesFit"]
+    assert (decision.group.classes[0].members, decision.group.classes[0].placed) == (13, 12)
+    (record,) = (each for each in effects if isinstance(each, RecordGroup))
+    assert {pod.uid for pod in record.pods} == {pod.uid for pod in pods}
+
+
+# --- the watch
+
+
+def test_members_and_podgroup_that_the_watch_has_not_shown_are_awaited(bench):
+    seer = GroupBench()
+    group, pods = seer.show_group(3, version=30), seer.show_members(3, version=40)
+    message = seer.plan(group, pods)
+    for pod in pods:
+        bench.show(pod)
+    assert bench.take_group(message) == []
+    bench.show_group(3, version=30)
+    effects = bench.tell_of_shown()
+    assert len(posts(effects)) == 3
+
+
+def test_what_the_watch_does_not_show_within_a_second_is_a_conflict(bench):
+    seer = GroupBench()
+    group, pods = seer.show_group(3), seer.show_members(3, version=40)
+    bench.show_group(3)
+    message = seer.plan(group, pods)
+    assert bench.take_group(message) == []
+    bench.observe(Current(kind=PODS, resource_version="39"))
+    bench.wait(1.1)
+    assert outcome(bench) == ("conflict", "changed")
+
+
+def test_a_binder_that_lacks_many_members_is_behind(bench):
+    seer = GroupBench(cpu="64")
+    group, pods = seer.show_group(40), seer.show_members(40, version=40)
+    bench.show_group(40)
+    bench.take_group(seer.plan(group, pods))
+    assert outcome(bench) == ("conflict", "behind")
+
+
+# --- single rankings
+
+
+def test_a_member_alone_is_a_conflict_while_its_group_needs_it(bench):
+    bench.show_group(3)
+    pods = bench.show_members(3)
+    assert posts(bench.take(ranked(pods[0], "n1"))) == []
+    assert (bench.decisions[0].outcome, bench.decisions[0].reason) == ("conflict", "changed")
+
+
+def test_a_pod_whose_podgroup_is_not_there_is_a_conflict(bench):
+    pods = bench.show_members(1)
+    bench.take(ranked(pods[0], "n1"))
+    assert bench.outcomes == ["conflict"]
+
+
+def test_a_pod_beyond_the_minimum_is_an_ordinary_one(bench):
+    bench.show_group(2)
+    pods = bench.show_members(3)
+    for pod in pods[:2]:
+        bench.show(on_node(pod, "n1"))
+    assert posts(bench.take(ranked(pods[2], "n1"))) == [("m3", "n1", "10")]
+
+
+def test_a_ranking_of_a_member_alone_does_not_change_its_group(bench):
+    group, pods = bench.show_group(2), bench.show_members(2)
+    effects = bench.take_group(bench.plan(group, pods))
+    bench.take(ranked(pods[0], "n3", n=9))
+    bench.bind_all(effects)
+    assert ("m1", "bound") in bench.of_members
+    assert sorted(bench.acked) == [1, 2]
+    assert [*bench.core.held()] == []
+
+
+# --- after the first Binding
+
+
+def test_a_member_that_the_api_server_refuses_after_the_first_leaves_a_rest(bench):
+    group, pods = bench.show_group(3), bench.show_members(3)
+    effects = bench.take_group(bench.plan(group, pods))
+    for post in [each for each in effects if isinstance(each, PostBinding)][:2]:
+        bench.show(on_node(post.pod, post.node))
+        bench.answer(post.pod, 201)
+    bench.answer(pods[2], 403, message="policy says no")
+    assert bench.of_members == [("m1", "bound"), ("m2", "bound"), ("m3", "error")]
+    assert outcome(bench) == ("conflict", "begun")
+    assert bench.of_group[0].message == "2 of 3 members are bound, 1 more are needed"
+    assert bench.of_group[0].group.missing == ["m3"]
+    assert not [each for each in bench.cache.assumed_pods.values() if not each.is_bound]
+
+
+def test_a_member_that_dies_after_the_first_is_none_any_more(bench):
+    group, pods = bench.show_group(3), bench.show_members(3)
+    bench.take_group(bench.plan(group, pods))
+    for pod in pods[:2]:
+        bench.show(on_node(pod, "n1"))
+        bench.answer(pod, 201)
+    bench.delete(pods[2], 50)
+    bench.answer(pods[2], 404)
+    assert outcome(bench) == ("bound", "")
+
+
+def test_the_rest_of_a_begun_group_is_what_its_minimum_lacks(bench):
+    group, pods = bench.show_group(3), bench.show_members(3)
+    bench.show(on_node(pods[0], "n1"))
+    rest = pods[1:]
+    bench.bind_all(bench.take_group(bench.plan(group, rest, need=2)))
+    assert bench.of_group[0].group.need == 2
+    assert outcome(bench) == ("bound", "")
+
+
+def test_a_podgroup_that_is_deleted_between_bindings_begins_no_more():
+    bench = GroupBench(settings=CoreSettings(max_in_flight=4, backoff=BACKOFF))
+    group, pods = bench.show_group(6), bench.show_members(6)
+    effects = bench.take_group(bench.plan(group, pods))
+    assert len(posts(effects)) == 3
+    bench.delete_group()
+    assert posts(bench.bind_all(effects)) == []
+    assert [name for name, what in bench.of_members if what == "bound"] == ["m1", "m2", "m3"]
+    assert bench.of_group[0].outcome is Outcome.CONFLICT
+    assert not [each for each in bench.cache.assumed_pods.values() if not each.is_bound]
+
+
+def test_a_409_where_only_metadata_changed_is_tried_again(bench):
+    group, pods = bench.show_group(2), bench.show_members(2)
+    bench.take_group(bench.plan(group, pods))
+    bench.answer(pods[0], 409)
+    again = bench.reading(pods[0], at_version(pods[0], 77))
+    assert [(name, version) for name, _, version in posts(again)] == [("m1", "77")]
+
+
+def test_a_gated_member_ends_alone(bench):
+    group, pods = bench.show_group(2), bench.show_members(3)
+    bench.take_group(bench.plan(group, pods))
+    for pod in pods[:2]:
+        bench.show(on_node(pod, "n1"))
+        bench.answer(pod, 201)
+    bench.answer(pods[2], 409)
+    bench.reading(pods[2], gated(at_version(pods[2], 77)))
+    assert outcome(bench) == ("bound", "")
+    assert bench.of_members == [("m1", "bound"), ("m2", "bound")]
+
+
+# --- messages
+
+
+def test_a_later_message_of_the_group_is_settled_with_the_earlier_one(bench):
+    group, pods = bench.show_group(2), bench.show_members(2)
+    effects = bench.take_group(bench.plan(group, pods))
+    assert bench.take_group(bench.plan(group, pods, n=2)) == []
+    bench.bind_all(effects)
+    assert bench.of_group[0].attempt == "uid-gang.1.2"
+    assert sorted(bench.acked) == [1, 2]
+
+
+def test_a_redelivered_message_is_only_acknowledged(bench):
+    group, pods = bench.show_group(2), bench.show_members(2)
+    message = bench.plan(group, pods)
+    bench.bind_all(bench.take_group(message))
+    assert [type(each) for each in bench.deliver_group(message, 1)] == [Ack]
+
+
+def test_a_second_group_is_checked_after_the_first(bench):
+    group, pods = bench.show_group(6), bench.show_members(6, cpu="2")
+    first = bench.plan(group, pods)
+    bench.bind_all(bench.take_group(first))
+    late = bench.show(make_pod("late", cpu="1"))
+    assert posts(bench.take(ranked(late, "n1"))) == []
+    assert bench.outcomes[-1] == "conflict"
+
+
+# --- takeover
+
+
+@pytest.mark.parametrize("answered", range(5))
+def test_a_binder_killed_after_any_number_of_bindings_is_followed_by_one_that_binds_the_rest(bench, answered):
+    group, pods = bench.show_group(4), bench.show_members(4)
+    message = bench.plan(group, pods)
+    effects = bench.take_group(message)
+    for post in [each for each in effects if isinstance(each, PostBinding)][:answered]:
+        bench.show(on_node(post.pod, post.node))
+    bench.succeed()
+    bench.decisions.clear()
+    again = bench.deliver_group(message, 1)
+    assert len(posts(again)) == 4 - answered
+    bench.bind_all(again)
+    assert sorted(bench.of_members) == [(f"m{n}", "bound") for n in range(1, 5)]
+    assert outcome(bench) == ("bound", "")
+
+
+def test_a_group_counts_once_as_a_suspect(bench):
+    group, pods = bench.show_group(2), bench.show_members(2)
+    effects = bench.take_group(bench.plan(group, pods), is_suspect=True)
+    assert [each.uid for each in effects if isinstance(each, CountTry)] == [group.uid]
+    assert posts(effects) == []
+    assert len(posts(bench.handle(TryCounted(uid=group.uid, tries=1)))) == 2
+
+
+def test_a_group_that_was_counted_before_goes_on_alone(bench):
+    group, pods = bench.show_group(2), bench.show_members(2)
+    bench.take_group(bench.plan(group, pods), is_suspect=True)
+    other = bench.show(make_pod("other"))
+    effects = bench.handle(TryCounted(uid=group.uid, tries=2))
+    assert len(posts(effects)) == 2
+    assert posts(bench.take(ranked(other, "n1"))) == []
+    assert ("other", "n1", "10") in posts(bench.bind_all(effects))
+
+
+def test_a_group_that_has_ended_three_binders_is_given_up(bench):
+    group, pods = bench.show_group(2), bench.show_members(2)
+    bench.take_group(bench.plan(group, pods), is_suspect=True)
+    bench.handle(TryCounted(uid=group.uid, tries=4))
+    assert outcome(bench) == ("error", "tries")
+
+
+# --- the stop
+
+
+def test_after_the_stop_no_group_is_begun_and_a_begun_one_goes_on():
+    bench = GroupBench(settings=CoreSettings(max_in_flight=4, backoff=BACKOFF), agrees=False)
+    group, pods = bench.show_group(6), bench.show_members(6)
+    bench.take_group(bench.plan(group, pods))
+    bench.core.close()
+    assert posts(bench.handle(RehearsalAnswer(uid=pods[0].uid, status=201))) == []
+    begun = GroupBench(settings=CoreSettings(max_in_flight=4, backoff=BACKOFF))
+    group, pods = begun.show_group(6), begun.show_members(6)
+    effects = begun.take_group(begun.plan(group, pods))
+    begun.core.close()
+    assert begun.core.is_posting_group
+    begun.bind_all(effects)
+    assert outcome(begun) == ("bound", "")
+    assert not begun.core.is_posting_group
+
+
+# --- evictions
+
+
+def low(bench: GroupBench) -> None:
+    for number in range(1, 13):
+        pod = make_pod(f"low{number}", spec={"priority": 1})
+        bench.show(on_node(pod, f"n{(number - 1) // 4 + 1}"))
+
+
+def test_what_makes_room_for_all_is_evicted_and_members_are_nominated(bench):
+    low(bench)
+    group, pods = bench.show_group(5), bench.show_members(5, spec={"priority": 9})
+    message = bench.plan(group, pods, preemption=bench.proposed(group, pods, priority=9))
+    effects = bench.take_group(message)
+    requests = [each for each in effects if isinstance(each, EvictPods)]
+    assert sum(len(each.victims) for each in requests) == 5
+    assert {each.pod.uid for each in requests} == {pod.uid for pod in pods}
+    for request in requests:
+        bench.evicted(request.pod, request.node)
+    assert outcome(bench) == ("preempting", "")
+    assert len(bench.of_group[0].preemption.victims) == 5
+
+
+def test_nothing_is_evicted_for_a_group_that_does_not_fit_with_it(bench):
+    low(bench)
+    group, pods = bench.show_group(13), bench.show_members(13, spec={"priority": 9})
+    few = bench.proposed(group, pods[:5], priority=9)
+    effects = bench.take_group(bench.plan(group, pods, preemption=few))
+    assert not any(isinstance(each, EvictPods) for each in effects)
+    assert outcome(bench) == ("conflict", Reason.VICTIMS)
+
+
+def test_nothing_is_evicted_where_others_would_have_to_go_by_now(bench):
+    low(bench)
+    group, pods = bench.show_group(5), bench.show_members(5, spec={"priority": 9})
+    message = bench.plan(group, pods, preemption=bench.proposed(group, pods, priority=9))
+    bench.delete(make_pod("low1"), 60)
+    effects = bench.take_group(message)
+    assert not any(isinstance(each, EvictPods) for each in effects)
+    assert outcome(bench) == ("conflict", Reason.VICTIMS)
