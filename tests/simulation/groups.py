@@ -175,7 +175,9 @@ class GroupUsers:
             metadata["annotations"] = {TOPOLOGY_ANNOTATION: ZONE}
         self._touch(gang, "PodGroup made")
         try:
-            self._resources.create(KINDS[gang.key.dialect], gang.key.namespace, {"metadata": metadata, "spec": _spec(gang)})
+            self._resources.create(
+                KINDS[gang.key.dialect], gang.key.namespace, {"metadata": metadata, "spec": _spec(gang)}
+            )
         except StatusError as error:
             self._world.note("users", "refused", error.message)
 
@@ -318,7 +320,11 @@ class GroupInvariants:
         if key is None:
             return True
         group = groups.get(key)
-        return group is not None and group.topology is None and not Members.of(self.pods_of(key), self._schedulers).need(group)
+        return (
+            group is not None
+            and group.topology is None
+            and not Members.of(self.pods_of(key), self._schedulers).need(group)
+        )
 
     def placeable(self, truth: Truth, profile: Profile) -> dict[str, str]:
         """Groups that one scheduler would place now, and where: fresh ones, and the rest of begun ones."""
