@@ -32,7 +32,6 @@ from simulation import patches
 from simulation.cluster import ACTS, KINDS_OF_PODS, ClusterUsers
 from simulation.configurations import SECOND, configuration
 from simulation.devices import DeviceInvariants, DeviceUsers
-from simulation.groups import GroupInvariants, GroupUsers
 from simulation.faults import (
     APART,
     CLAIMS_LATE,
@@ -44,6 +43,7 @@ from simulation.faults import (
     STREAM_LOST,
     Faults,
 )
+from simulation.groups import GroupInvariants, GroupUsers
 from simulation.invariants import Invariants
 from simulation.loop import OWNER, START_SECONDS, TooManyStepsError
 from simulation.rules import Rules
@@ -405,13 +405,7 @@ class Script:
 
     def run(self) -> None:
         chance, world = self.chance, self.world
-        for _ in range(chance.randint(*self.focus.nodes)):
-            self.users.add_node()
-        if chance.random() < BUDGETED:
-            self.users.add_budgets()
-        if self.users.groups is not None:
-            for _ in range(chance.randint(*self.focus.gangs)):
-                self.users.groups.add_gang()
+        self._add_cluster()
         pods = chance.randint(*self.focus.pods)
         self.users.add_pods(pods // 2)
         self._start_services()
@@ -435,6 +429,16 @@ class Script:
             world.problem("a leadership has ended though nothing had failed")
         if world.seed % self.focus.empties == 0 and not world.problems:
             self._empty()
+
+    def _add_cluster(self) -> None:
+        chance = self.chance
+        for _ in range(chance.randint(*self.focus.nodes)):
+            self.users.add_node()
+        if chance.random() < BUDGETED:
+            self.users.add_budgets()
+        if self.users.groups is not None:
+            for _ in range(chance.randint(*self.focus.gangs)):
+                self.users.groups.add_gang()
 
     def _look_at_samples(self) -> None:
         """Ten seconds after the last hostile client has gone."""
