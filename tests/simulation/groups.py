@@ -26,7 +26,6 @@ from berth.api.podgroups import (
 from berth.framework.profile import Profile
 from berth.groups.planner import plan_at_once
 from berth.groups.question import GroupQuestion
-from berth.messages.groups import GroupPlan
 from berth.messages.subjects import Attempt, Term, Uid
 from berth_binder.cache import Cache
 from berth_sim.apiserver.kinds import PODS
@@ -326,6 +325,14 @@ class GroupInvariants:
             and not Members.of(self.pods_of(key), self._schedulers).need(group)
         )
 
+    def is_gated(self, pod: Pod) -> bool:
+        """Whether its group waits for its PodGroup or for members."""
+        key = group_of(pod)
+        if key is None:
+            return False
+        group, members = self.groups().get(key), Members.of(self.pods_of(key), self._schedulers)
+        return group is None or not (members.is_begun or members.are_enough(group))
+
     def placeable(self, truth: Truth, profile: Profile) -> dict[str, str]:
         """Groups that one scheduler would place now, and where: fresh ones, and the rest of begun ones."""
         found = {}
@@ -336,20 +343,28 @@ class GroupInvariants:
                 continue
             if not members.is_begun and not members.are_enough(group):
                 continue
-            plan = self._plan(group, members, wanted, truth, profile)
+            plan = plan_at_once(_question(group, members, wanted), truth.snapshot, profile)
             if plan.is_found:
                 found[f"group {key}, {len(members.bound)} of {group.minimum} bound,"] = ", ".join(plan.nodes)
         return found
 
-    def _plan(self, group: PodGroup, members: Members, wanted: int, truth: Truth, profile: Profile) -> GroupPlan:
-        question = GroupQuestion(
-            group=group,
-            attempt=Attempt(uid=Uid(group.uid), term=Term(1), n=1),
-            members=members.pending,
-            need=wanted,
-            bound=[pod.uid for pod in members.bound],
-        )
-        return plan_at_once(question, truth.snapshot, profile)
+    def question_of(self, pod: Pod, truth: Truth) -> GroupQuestion | None:
+        """The group of a member that is placed with others, by what some process knows; None for others."""
+        key = group_of(pod)
+        group = self.groups().get(key) if key is not None else None
+        if group is None:
+            return None
+        members = Members.of((each for each in truth.pods.values() if group_of(each) == key), self._schedulers)
+        wanted = members.wanted(group)
+        return _question(group, members, wanted) if wanted and members.pending else None
+
+    def assumed(self, process: SimulatedProcess) -> dict[str, str]:
+        """The members of groups that a binder has assumed, and where."""
+        cache = _cache_of(process)
+        if cache is None:
+            return {}
+        placed = ((uid, cache.snapshot.node_of(uid)) for uid, held in cache.assumed_pods.items() if group_of(held.pod))
+        return {uid: node for uid, node in placed if node is not None}
 
     def uids(self, of: Iterable[str]) -> set[str]:
         """Members of the groups with these uids."""
@@ -357,6 +372,16 @@ class GroupInvariants:
         keys = {key for key, group in self.groups().items() if group.uid in wanted}
         pods = (decoded(stored) for stored in self._world.api.store.table(PODS).in_order())
         return {pod.uid for pod in pods if pod is not None and group_of(pod) in keys}
+
+
+def _question(group: PodGroup, members: Members, wanted: int) -> GroupQuestion:
+    return GroupQuestion(
+        group=group,
+        attempt=Attempt(uid=Uid(group.uid), term=Term(1), n=1),
+        members=members.pending,
+        need=wanted,
+        bound=[pod.uid for pod in members.bound],
+    )
 
 
 def _cache_of(process: SimulatedProcess) -> Cache | None:

@@ -22,6 +22,8 @@ from berth.bus.interface import MESSAGE_ID, PubAck, StoredMessage
 from berth.bus.jetstream import TTL
 from berth.bus.topology import BANDWIDTH, CLUSTER, DEAD, DECISIONS, PENDING, RANKED, bucket_prefix, bucket_stream
 from berth.framework.profile import Profile
+from berth.groups.planner import plan_at_once
+from berth.groups.question import GroupQuestion
 from berth.kube.http1 import Response
 from berth.messages.attempts import SCHEMA, Outcome, Reason
 from berth.messages.groupattempts import GROUP_SCHEMA
@@ -288,6 +290,9 @@ class Invariants:
         if priority_of(victim) >= priority_of(preemptor):
             self._world.problem(f"{victim.key} is evicted for {preemptor.key}, which is not more important")
         profile = self.profile_of(preemptor)
+        if self.groups is not None and (question := self.groups.question_of(preemptor, now)) is not None:
+            self._judge_group(request, victim, question, now)
+            return
         free = {each.node for each in now.rank(preemptor, profile).candidates}
         if not free:
             self._check_cost(request, preemptor, now)
@@ -299,6 +304,23 @@ class Invariants:
         free -= self.messages.measured_by_hostile(VISIBLE_SECONDS)
         if free:
             self._world.problem(f"{victim.key} on {node} is evicted for {preemptor.key}, which fits {sorted(free)}")
+
+    def _judge_group(self, request: ApiRequest, victim: Pod, question: GroupQuestion, now: Truth) -> None:
+        """Evictions for a group make room for all that it needs, which has none without them."""
+        profile, key = self.profile_of(question.members[0]), question.group.key
+        members = {pod.uid for pod in question.members}
+        victims = {uid for uid, (preemptor, _) in self._evictions.items() if preemptor in members}
+        earlier = self._known(request, VISIBLE_SECONDS)
+        if all(plan_at_once(question, each.snapshot, profile).is_found for each in (now, earlier)):
+            self._world.problem(f"{victim.key} is evicted for group {key}, which fits")
+        for each in (now, earlier):
+            going = [pod.uid for pod in each.pods.values() if pod.metadata.deletion_timestamp or pod.uid in victims]
+            for uid in going:
+                each.snapshot.remove_pod(uid)
+        if not any(plan_at_once(question, each.snapshot, profile).is_found for each in (now, earlier)):
+            self._world.problem(
+                f"{victim.key} is evicted for group {key}, which does not fit without the victims either"
+            )
 
     def _check_cost(self, request: ApiRequest, preemptor: Pod, now: Truth) -> None:
         """One scheduler would evict no less important pods, and no fewer, elsewhere."""
@@ -333,9 +355,8 @@ class Invariants:
         revisions = {plural: min(request.seen.get(plural, 0), before) for plural in seen}
         seen_pods = revisions["pods"]
         own = [pod for uid, pod in self._bound_by_us.items() if self._deleted_at.get(uid, seen_pods + 1) > seen_pods]
-        return truth_of(
-            self._api.store, kinds=self._world.read_kinds, revisions=revisions, placed=self.placed(), read=own
-        )
+        placed = self.placed() if self.groups is None else {**self.groups.assumed(request.process), **self.placed()}
+        return truth_of(self._api.store, kinds=self._world.read_kinds, revisions=revisions, placed=placed, read=own)
 
     def placed(self) -> dict[str, str]:
         """Pods that count on a node though the API does not show it yet."""
@@ -455,6 +476,7 @@ class Invariants:
             for pod in self.unbound()
             if not self._is_reserved(pod)
             and not _is_large(pod.metadata.labels)
+            and not (self.groups is not None and self.groups.is_gated(pod))
             and not any(each.type == "PodScheduled" and each.status == "False" for each in pod.status.conditions or ())
         ]
 
