@@ -93,6 +93,10 @@ async def test_a_group_waits_for_its_members_and_a_lost_one_is_replaced(user: Cl
     (single,) = await user.add_pods(1, "single", cpu="1")
     await user.all_bound([single])
     assert set(await user.placed()) == {single}
+    waiting = await all_wait(user, "early", 3)
+    assert {(each["reason"], each["message"]) for each in waiting.values()} == {
+        ("WaitingForPodGroup", "3 of 4 members exist")
+    }
     await user.delete_pod(single)
     late = await user.add_pods(1, "late", cpu="1", labels=labels)
     await user.all_bound([*first, *late])
