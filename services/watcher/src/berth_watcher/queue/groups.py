@@ -229,7 +229,9 @@ class Groups:
         queued = self._groups.get(key)
         if queued is None:
             return []
-        queued.group = group
+        former, queued.group = queued.group, group
+        if _without_version(former) == _without_version(group):  # its status has changed, by berth perhaps
+            return []
         queued.has_changed = queued.has_changed or queued.is_in_flight
         return [queued]
 
@@ -247,6 +249,10 @@ def in_order(pods: Iterable[Pod]) -> list[Pod]:
     """Pending members as they are published, at most as many as one plan takes: by priority, then by age."""
     ordered = sorted(pods, key=lambda pod: (-priority_of(pod), pod.metadata.creation_timestamp or "", pod.uid))
     return ordered[:MOST_MEMBERS]
+
+
+def _without_version(group: PodGroup | None) -> PodGroup | None:
+    return None if group is None else msgspec.structs.replace(group, resource_version="")
 
 
 def _counts_otherwise(before: Pod, now: Pod) -> bool:
