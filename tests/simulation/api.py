@@ -47,6 +47,8 @@ class ApiRequest:
     sent_at: float
     seen: Mapping[str, int]
     """By kind, the newest revision that the client's watch had shown when it sent the request."""
+    is_dry: bool = False
+    """Whether nothing of it is kept."""
 
 
 class SimulatedApiServer:
@@ -89,7 +91,7 @@ class SimulatedApiServer:
             raise StatusError(code, reason, "the server is simulating a failure")
 
     def _carry_out(self, request: ApiRequest) -> Response:
-        route, resources = request.route, self.resources
+        route, resources = request.route, self.resources.dry() if request.is_dry else self.resources
         kind = route.kind
         match request.method:
             case "GET" if route.name:
@@ -144,6 +146,9 @@ class SimulatedApiServer:
                 stream.cut()
 
 
+_NOT_SERVED: Final = Response(status=404, body=b"404 page not found", retry_after=None)
+
+
 def _ok(body: bytes, code: int = HTTPStatus.OK) -> Response:
     return Response(status=int(code), body=body, retry_after=None)
 
@@ -178,7 +183,8 @@ class SimulatedClient(KubeClient):
         largest: int = ANSWER_BYTES,
     ) -> Response:
         route = parse_path(path)
-        assert route is not None, path
+        if route is None:  # a version that this API server does not serve
+            return await self._exchange(method, path, timeout, lambda: _NOT_SERVED)
         if method != "GET" and self._check is not None:
             self._check()
         if method != "GET":
@@ -195,6 +201,7 @@ class SimulatedClient(KubeClient):
             content_type=content_type,
             sent_at=self._api.loop.time(),
             seen=dict(self.seen),
+            is_dry="dryRun" in (params or {}),
         )
         return await self._exchange(method, path, timeout, lambda: self._api.serve(request))
 

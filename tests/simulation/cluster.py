@@ -19,6 +19,7 @@ from berth_sim.apiserver.status import StatusError
 from berth_sim.nodes import node_manifest, pod_manifest
 from simulation.configurations import SECOND, SMALL_NOTES, TRAP
 from simulation.devices import CLAIMS, EXTENDED, DeviceUsers
+from simulation.groups import GroupUsers
 from simulation.truth import is_present, requests_of, simulated
 from simulation.world import World
 
@@ -49,6 +50,7 @@ class ClusterUsers:
         self._habits = habits
         self.graces: tuple[int, ...] = (0, 1, 30)
         self.devices: DeviceUsers | None = None
+        self.groups: GroupUsers | None = None
         self.last_act = 0.0
         """When something last happened, in the world's seconds."""
         self._chance = chance
@@ -69,7 +71,7 @@ class ClusterUsers:
         mode = {"volumeBindingMode": "WaitForFirstConsumer"}
         self._resources.create(STORAGE_CLASSES, "", {"metadata": {"name": name}, "provisioner": provisioner, **mode})
 
-    def _count(self, what: str) -> None:
+    def count(self, what: str) -> None:
         self.counts[what] = self.counts.get(what, 0) + 1
         self.last_act = self._world.now
         self._world.note("users", what, "")
@@ -102,7 +104,7 @@ class ClusterUsers:
             return
         kind = self._chance.choice(("cordon", "uncordon", "uncordon", "relabel", "shrink", "grow"))
         value = stored.value
-        self._count(f"node {kind}")
+        self.count(f"node {kind}")
         match kind:
             case "cordon" | "uncordon":
                 self._write(NODES, stored.key, {**value, "spec": {**value["spec"], "unschedulable": kind == "cordon"}})
@@ -121,7 +123,7 @@ class ClusterUsers:
         if len(self._world.api.store.table(NODES).items) <= 2:
             return
         stored = self._some_node()
-        self._count("node deleted")
+        self.count("node deleted")
         self._resources.store.remove(NODES, stored.key)
         for pod in list(self._world.api.store.table(PODS).in_order()):
             if pod.value["spec"].get("nodeName") == stored.key[1]:
@@ -217,7 +219,7 @@ class ClusterUsers:
     def _ungate(self, key: tuple[str, str]) -> None:
         stored = self._world.api.store.table(PODS).items.get(key)
         if stored is not None and stored.value["spec"].get("schedulingGates"):
-            self._count("pod ungated")
+            self.count("pod ungated")
             self._write(PODS, key, {**stored.value, "spec": {**stored.value["spec"], "schedulingGates": []}})
 
     def _bind_elsewhere(self, key: tuple[str, str]) -> None:
@@ -228,7 +230,7 @@ class ClusterUsers:
         wanted = requests_of(stored.value)
         free = [node for node, room in self._rooms().items() if all(a <= b for a, b in zip(wanted, room, strict=True))]
         if free:
-            self._count("pod bound by another scheduler")
+            self.count("pod bound by another scheduler")
             bound = {**stored.value, "spec": {**stored.value["spec"], "nodeName": self._chance.choice(free)}}
             self._resources.store.put(PODS, key, bound)
 
@@ -252,14 +254,14 @@ class ClusterUsers:
     def delete_pod(self) -> None:
         stored = self._some_pod()
         if stored is not None:
-            self._count("pod deleted")
+            self.count("pod deleted")
             self._resources.delete(PODS, stored.key, DeleteOptions(grace_seconds=self._chance.choice((None, 0))))
 
     def replace_pod(self) -> None:
         """Delete a pod at once, and create another one of its name."""
         stored = self._some_pod()
         if stored is not None:
-            self._count("pod replaced")
+            self.count("pod replaced")
             self._resources.delete(PODS, stored.key, DeleteOptions(grace_seconds=0))
             self.add_pod(stored.key[1])
 
@@ -267,7 +269,7 @@ class ClusterUsers:
         """A pod's containers end."""
         stored = self._some_pod()
         if stored is not None and stored.value["spec"].get("nodeName"):
-            self._count("pod finished")
+            self.count("pod finished")
             status = {**stored.value["status"], "phase": "Succeeded"}
             self._resources.store.put(PODS, stored.key, {**stored.value, "status": status})
 
@@ -276,7 +278,7 @@ class ClusterUsers:
         stored = self._some_pod()
         if stored is None:
             return
-        self._count("pod written")
+        self.count("pod written")
         metadata = stored.value["metadata"]
         part = self._chance.choice(("annotations", "labels"))
         changed = {**metadata, part: {**(metadata.get(part) or {}), "touched": str(self._world.api.store.revision)}}
@@ -294,7 +296,7 @@ class ClusterUsers:
 
     def _delete_at_once(self, key: tuple[str, str]) -> None:
         if key in self._world.api.store.table(PODS).items:
-            self._count("pod deleted soon")
+            self.count("pod deleted soon")
             self._resources.delete(PODS, key, DeleteOptions(grace_seconds=0))
 
     def room_for_an_important_pod(self) -> None:
@@ -304,12 +306,12 @@ class ClusterUsers:
                 self._resources.delete(PODS, stored.key, DeleteOptions(grace_seconds=0))
         if self._chance.random() < 0.5:
             self.add_node()
-        self._count("room for an important pod")
+        self.count("room for an important pod")
         self._world.in_world(self.add_important_pod, after=self._chance.uniform(0.0, 3.0))
 
     def add_important_pod(self) -> None:
         self._pods += 1
-        self._count("important pod")
+        self.count("important pod")
         cpu = self._chance.choice(("500m", "1", "1500m"))
         self._resources.create(
             PODS, "default", pod_manifest(f"p{self._pods}", cpu=cpu, memory="64Mi", priority_class="high")
@@ -317,6 +319,8 @@ class ClusterUsers:
 
     def delete_everything(self) -> None:
         """Delete all pods and claims at once."""
+        if self.groups is not None:
+            self.groups.delete_everything()
         claims = () if self.devices is None else (CLAIMS,)
         for kind in (PODS, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, *claims):
             for stored in list(self._world.api.store.table(kind).in_order()):
@@ -324,7 +328,8 @@ class ClusterUsers:
 
     def act(self, name: str) -> None:
         """Something happens in the cluster."""
-        getattr(self if hasattr(self, name) else self.devices, name)()
+        actor = next(each for each in (self, self.devices, self.groups) if hasattr(each, name))
+        getattr(actor, name)()
 
     # --- volumes
 
@@ -357,7 +362,7 @@ class ClusterUsers:
         node = (metadata.get("annotations") or {}).get(SELECTED_NODE)
         if not node:
             return
-        self._count("volume provisioned")
+        self.count("volume provisioned")
         reference = {"namespace": key[0], "name": key[1], "uid": metadata["uid"]}
         spec = {**_volume_on(node, CLASS), "claimRef": reference}
         volume = {"metadata": {"name": name}, "spec": spec, "status": {"phase": "Bound"}}
@@ -382,7 +387,7 @@ class ClusterUsers:
         node = self._some_node()
         if node is None:
             return
-        self._count("volume added")
+        self.count("volume added")
         self._volumes += 1
         volume = {"metadata": {"name": f"local-{self._volumes}"}, "spec": _volume_on(node.key[1], LOCAL)}
         stored = self._resources.create(PERSISTENT_VOLUMES, "", volume)
@@ -393,7 +398,7 @@ class ClusterUsers:
         table = self._world.api.store.table(PERSISTENT_VOLUMES)
         free = [stored for stored in table.in_order() if "claimRef" not in stored.value["spec"]]
         if free:
-            self._count("volume taken")
+            self.count("volume taken")
             stored, name = self._chance.choice(free), f"claim-of-another-{self._volumes}-{self.counts['volume taken']}"
             self._add_claim(name, LOCAL)
             claim = self._resources.find(PERSISTENT_VOLUME_CLAIMS, ("default", name))
@@ -417,7 +422,7 @@ class ClusterUsers:
         claim = self._world.api.store.table(PERSISTENT_VOLUME_CLAIMS).items.get(name)
         if claim is None or claim.value["metadata"]["uid"] != reference.get("uid") or _volume_of(claim):
             return
-        self._count("volume bound")
+        self.count("volume bound")
         self._resources.store.put(PERSISTENT_VOLUMES, key, {**volume.value, "status": {"phase": "Bound"}})
         self._bind_claim(name, claim, key[1])
 

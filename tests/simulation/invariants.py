@@ -22,12 +22,16 @@ from berth.bus.interface import MESSAGE_ID, PubAck, StoredMessage
 from berth.bus.jetstream import TTL
 from berth.bus.topology import BANDWIDTH, CLUSTER, DEAD, DECISIONS, PENDING, RANKED, bucket_prefix, bucket_stream
 from berth.framework.profile import Profile
+from berth.groups.planner import plan_at_once
+from berth.groups.question import GroupQuestion
 from berth.kube.http1 import Response
 from berth.messages.attempts import SCHEMA, Outcome, Reason
+from berth.messages.groupattempts import GROUP_SCHEMA
 from berth_sim.apiserver.kinds import NODES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS
 from simulation.api import ApiRequest
 from simulation.configurations import NETWORK_QUERY, SECOND, SMALL_NOTES, TRAP
 from simulation.devices import DeviceInvariants
+from simulation.groups import GroupInvariants
 from simulation.truth import Truth, decoded, is_present, requests_of, simulated, truth_of
 from simulation.world import World
 
@@ -77,6 +81,7 @@ class Invariants:
         self.bindings = 0
         self.evictions = 0
         self.devices: DeviceInvariants | None = None
+        self.groups: GroupInvariants | None = None
         self._api.observers.append(self._on_request)
         self._api.answered.append(self._on_answer)
         self.messages = Messages(world)
@@ -93,6 +98,8 @@ class Invariants:
         still arrive (docs/protocol.md, 5). So the knowledge at the first one counts.
         """
         self._posted[pod.uid] = node
+        if self.groups is not None:
+            self.groups.posting(pod)
         self._known_at_first.setdefault((pod.uid, node, pod.metadata.resource_version), dict(seen))
 
     def examining(self, pod: Pod, seen: Mapping[str, int]) -> None:
@@ -148,7 +155,7 @@ class Invariants:
     # --- requests
 
     def _on_request(self, request: ApiRequest) -> None:
-        if request.route.kind is not PODS:
+        if request.route.kind is not PODS or request.is_dry:
             return
         if request.route.subresource == "binding":
             self._check_binding(request)
@@ -161,7 +168,7 @@ class Invariants:
             self._world.problem(f"a Binding of {name} without the pod's uid and resourceVersion")
 
     def _on_answer(self, request: ApiRequest, response: Response) -> None:
-        if request.route.kind is not PODS or request.route.subresource != "binding":
+        if request.route.kind is not PODS or request.route.subresource != "binding" or request.is_dry:
             return
         if response.status == HTTPStatus.CREATED:
             self._on_bound(request)
@@ -283,6 +290,9 @@ class Invariants:
         if priority_of(victim) >= priority_of(preemptor):
             self._world.problem(f"{victim.key} is evicted for {preemptor.key}, which is not more important")
         profile = self.profile_of(preemptor)
+        if self.groups is not None and (question := self.groups.question_of(preemptor, now)) is not None:
+            self._judge_group(request, victim, question, now)
+            return
         free = {each.node for each in now.rank(preemptor, profile).candidates}
         if not free:
             self._check_cost(request, preemptor, now)
@@ -294,6 +304,23 @@ class Invariants:
         free -= self.messages.measured_by_hostile(VISIBLE_SECONDS)
         if free:
             self._world.problem(f"{victim.key} on {node} is evicted for {preemptor.key}, which fits {sorted(free)}")
+
+    def _judge_group(self, request: ApiRequest, victim: Pod, question: GroupQuestion, now: Truth) -> None:
+        """Evictions for a group make room for all that it needs, which has none without them."""
+        profile, key = self.profile_of(question.members[0]), question.group.key
+        members = {pod.uid for pod in question.members}
+        victims = {uid for uid, (preemptor, _) in self._evictions.items() if preemptor in members}
+        earlier = self._known(request, VISIBLE_SECONDS)
+        if all(plan_at_once(question, each.snapshot, profile).is_found for each in (now, earlier)):
+            self._world.problem(f"{victim.key} is evicted for group {key}, which fits")
+        for each in (now, earlier):
+            going = [pod.uid for pod in each.pods.values() if pod.metadata.deletion_timestamp or pod.uid in victims]
+            for uid in going:
+                each.snapshot.remove_pod(uid)
+        if not any(plan_at_once(question, each.snapshot, profile).is_found for each in (now, earlier)):
+            self._world.problem(
+                f"{victim.key} is evicted for group {key}, which does not fit without the victims either"
+            )
 
     def _check_cost(self, request: ApiRequest, preemptor: Pod, now: Truth) -> None:
         """One scheduler would evict no less important pods, and no fewer, elsewhere."""
@@ -328,9 +355,8 @@ class Invariants:
         revisions = {plural: min(request.seen.get(plural, 0), before) for plural in seen}
         seen_pods = revisions["pods"]
         own = [pod for uid, pod in self._bound_by_us.items() if self._deleted_at.get(uid, seen_pods + 1) > seen_pods]
-        return truth_of(
-            self._api.store, kinds=self._world.read_kinds, revisions=revisions, placed=self.placed(), read=own
-        )
+        placed = self.placed() if self.groups is None else {**self.groups.assumed(request.process), **self.placed()}
+        return truth_of(self._api.store, kinds=self._world.read_kinds, revisions=revisions, placed=placed, read=own)
 
     def placed(self) -> dict[str, str]:
         """Pods that count on a node though the API does not show it yet."""
@@ -370,6 +396,10 @@ class Invariants:
             return {}
         now = truth_of(self._api.store, kinds=self._world.read_kinds)
         found = {}
+        if self.groups is not None:
+            found |= self.groups.placeable(now, self.profile_of(waiting[0]))
+            groups = self.groups.groups()
+            waiting = [pod for pod in waiting if self.groups.is_single(pod, groups)]
         for pod in waiting:
             if self._waits_for_volumes(pod) or (pod.metadata.labels or {}).get(TRAP) or _is_large(pod.metadata.labels):
                 continue
@@ -444,8 +474,9 @@ class Invariants:
         return [
             pod.key
             for pod in self.unbound()
-            if pod.uid not in self.messages.reserved
+            if not self._is_reserved(pod)
             and not _is_large(pod.metadata.labels)
+            and not (self.groups is not None and self.groups.is_gated(pod))
             and not any(each.type == "PodScheduled" and each.status == "False" for each in pod.status.conditions or ())
         ]
 
@@ -457,9 +488,14 @@ class Invariants:
             f"{pod.key} is still nominated to {pod.status.nominated_node_name}, and does not wait for it"
             for pod in self.unbound()
             if pod.status.nominated_node_name
-            and pod.uid not in self.messages.reserved
+            and not self._is_reserved(pod)
             and self.messages.last.get(pod.uid) != Outcome.PREEMPTING
         ]
+
+    def _is_reserved(self, pod: Pod) -> bool:
+        """Whether its room is taken while it, or its group, waits."""
+        reserved = self.messages.reserved
+        return pod.uid in reserved or (self.groups is not None and pod.uid in self.groups.uids(reserved))
 
     def _unsettled(self) -> list[str]:
         """Messages that no service has settled, except those of pods that wait for their volumes."""
@@ -471,7 +507,7 @@ class Invariants:
             if ".".join(stored.subject.split(".")[3:]) not in waiting
             and self._is_known(stored.subject)
             # One of a schema that only a newer binder may know stays in RANKED for two minutes.
-            and (name == PENDING or _read(stored.data).schema == SCHEMA)
+            and (name == PENDING or _read(stored.data).schema in (SCHEMA, GROUP_SCHEMA))
         ]
 
     def _is_known(self, subject: str) -> bool:

@@ -4,7 +4,7 @@
 --seed N [-v]        one seed; -v prints its trace
 --first N            the first seed (0)
 --focus NAME         smallest: the smallest clusters, thousands of runs in a minute; hostile: stolen credentials;
-                     devices: pods with ResourceClaims
+                     devices: pods with ResourceClaims; groups: PodGroups and their pods
 --jobs N             processes (1)
 --kept               the seeds that have found something
 --digests            a digest of each run: equal when it went the same way
@@ -38,7 +38,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--kept", action="store_true")
-    parser.add_argument("--focus", choices=("", "smallest", "hostile", "devices"), default="")
+    parser.add_argument("--focus", choices=("", "smallest", "hostile", "devices", "groups"), default="")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("-v", "--verbose", action="store_true")
     parser.add_argument("--digests", action="store_true")
@@ -127,9 +127,9 @@ def _work(chunk: tuple[Sequence[int], str]) -> list:
 
 
 def _focus(name: str):
-    from simulation.simulate import ATTACKS, DEVICES, SMALLEST
+    from simulation.simulate import ATTACKS, DEVICES, GROUPS, SMALLEST
 
-    return {"smallest": SMALLEST, "hostile": ATTACKS, "devices": DEVICES}.get(name)
+    return {"smallest": SMALLEST, "hostile": ATTACKS, "devices": DEVICES, "groups": GROUPS}.get(name)
 
 
 def _results(seeds: Sequence[int], jobs: int, *, focus: str) -> Iterator:

@@ -43,10 +43,11 @@ from simulation.faults import (
     STREAM_LOST,
     Faults,
 )
+from simulation.groups import GroupInvariants, GroupUsers
 from simulation.invariants import Invariants
 from simulation.loop import OWNER, START_SECONDS, TooManyStepsError
 from simulation.rules import Rules
-from simulation.truth import DEVICE_KINDS, READ_KINDS
+from simulation.truth import DEVICE_KINDS, GROUP_KINDS, READ_KINDS
 from simulation.world import COLLECTOR, QuietLinks, SlowExtenders, World
 
 QUIET_SECONDS: Final = 60.0
@@ -108,6 +109,8 @@ class Focus:
     patient: float = 1.0
     """Share of the runs that wait until no fault has an effect any more; others end when nothing is left to do."""
     has_devices: bool = False
+    gangs: tuple[int, int] = (0, 0)
+    """How many groups there are from the begin."""
     meddling: tuple[float, ...] = (0.0, 0.0, 0.3)
     """Shares of the pods with claims about which somebody changes his mind while they are being bound."""
     empties: int = 10
@@ -151,6 +154,19 @@ DEVICES: Final = replace(
     has_devices=True,
 )  # fmt: skip
 """Few devices, which all pods want."""
+GROUPS: Final = replace(
+    SMALL,
+    kinds=("plain", "plain", "selector", "tolerant", "gated"),
+    things=(
+        *("add_gang",) * 4, "delete_member", "delete_member", "finish_member", "delete_gang", "remake_group",
+        "change_minimum", "add_pod", "delete_pod", "change_node", "add_node", "remove_node",
+    ),
+    acts=(0, 3, 6, 10),
+    pods=(0, 3),
+    gangs=(1, 3),
+    variants=("one",),
+)  # fmt: skip
+"""Groups whose members want all of the nodes."""
 ANOTHER_SCHEDULER: Final = replace(
     DEVICES, things=("add_pod", "add_pod", "take_device", "take_device", "delete_pod"), acts=(5, 10)
 )
@@ -352,7 +368,12 @@ class Script:
             meddling = world.chance.choice(focus.meddling)
             devices = DeviceUsers(world, random.Random(world.chance.random()), meddling)
         self.users.devices = devices
-        world.read_kinds = (*READ_KINDS, *DEVICE_KINDS) if focus.has_devices else READ_KINDS
+        groups = None
+        if focus.gangs[1]:
+            groups = GroupUsers(world, random.Random(world.chance.random()), self.users.count)
+        self.users.groups = groups
+        of_run = (*(DEVICE_KINDS if focus.has_devices else ()), *(GROUP_KINDS if groups is not None else ()))
+        world.read_kinds = (*READ_KINDS, *of_run)
         clients.WATCHED_KINDS = watcher_service.WATCHED_KINDS = world.read_kinds
         world.clocks_apart = self.chance.random() < focus.apart
         self.users.graces = focus.graces
@@ -374,6 +395,8 @@ class Script:
         self.invariants = Invariants(world, frozenset(schedulers))
         if devices is not None:
             self.invariants.devices = self.invariants.messages.devices = DeviceInvariants(world, devices)
+        if groups is not None:
+            self.invariants.groups = GroupInvariants(world, lambda: self.users.last_act, frozenset(schedulers))
         self.rules = Rules(world)
         self.outcomes = self.invariants.messages.outcomes
         self.planned = 0
@@ -382,10 +405,7 @@ class Script:
 
     def run(self) -> None:
         chance, world = self.chance, self.world
-        for _ in range(chance.randint(*self.focus.nodes)):
-            self.users.add_node()
-        if chance.random() < BUDGETED:
-            self.users.add_budgets()
+        self._add_cluster()
         pods = chance.randint(*self.focus.pods)
         self.users.add_pods(pods // 2)
         self._start_services()
@@ -409,6 +429,16 @@ class Script:
             world.problem("a leadership has ended though nothing had failed")
         if world.seed % self.focus.empties == 0 and not world.problems:
             self._empty()
+
+    def _add_cluster(self) -> None:
+        chance = self.chance
+        for _ in range(chance.randint(*self.focus.nodes)):
+            self.users.add_node()
+        if chance.random() < BUDGETED:
+            self.users.add_budgets()
+        if self.users.groups is not None:
+            for _ in range(chance.randint(*self.focus.gangs)):
+                self.users.groups.add_gang()
 
     def _look_at_samples(self) -> None:
         """Ten seconds after the last hostile client has gone."""

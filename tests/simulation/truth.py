@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from berth.api.kinds import (
+    COSCHEDULING_POD_GROUP,
     DEVICE_CLASS,
     NAMESPACE,
     NODE,
@@ -16,6 +17,7 @@ from berth.api.kinds import (
     PLUGIN_KINDS,
     POD,
     POD_DISRUPTION_BUDGET,
+    POD_GROUP,
     RESOURCE_CLAIM,
     RESOURCE_SLICE,
     STORAGE_CLASS,
@@ -37,18 +39,22 @@ READ_KINDS: Final[tuple[Kind[Any], ...]] = (
 """What the services of a run read. The other kinds have no objects in these clusters."""
 DEVICE_KINDS: Final[tuple[Kind[Any], ...]] = (DEVICE_CLASS, RESOURCE_SLICE, RESOURCE_CLAIM)
 """And of a run with devices."""
-_DECODERS: Final = {kind.plural: ObjectDecoder(kind) for kind in (POD, NODE, NAMESPACE, *PLUGIN_KINDS.values())}
+GROUP_KINDS: Final[tuple[Kind[Any], ...]] = (POD_GROUP, COSCHEDULING_POD_GROUP)
+"""And of a run with groups."""
+_DECODERS: Final = {
+    (kind.group, kind.plural): ObjectDecoder(kind) for kind in (POD, NODE, NAMESPACE, *PLUGIN_KINDS.values())
+}
 _BEST: Final = 32
 
 
 def simulated(kind: Kind[Any]) -> Any:
     """The simulated API server's kind."""
-    return BY_ADDRESS[kind.group, kind.version, kind.plural]
+    return next(found for each in kind.versions if (found := BY_ADDRESS.get((each.group, each.version, each.plural))))
 
 
 def decoded(stored: StoredObject) -> Any:
     """An object as berth decodes it; ``None`` for one that cannot be decoded."""
-    found = _DECODERS[stored.kind.plural].one(stored.encoded(stored.kind))
+    found = _DECODERS[stored.kind.group, stored.kind.plural].one(stored.encoded(stored.kind))
     return None if isinstance(found, Undecodable) else found
 
 

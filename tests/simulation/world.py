@@ -19,6 +19,7 @@ from berth.errors import BerthError
 from berth.framework.interface import Nomination
 from berth.framework.preemption import Evictions
 from berth.framework.profile import Profile
+from berth.lifecycle.peers import Peers
 from berth.lifecycle.process import Process
 from berth.messages.livedata import Bandwidth
 from berth.profiles.configuration import profiles_of
@@ -304,6 +305,7 @@ class World:
             metrics=SilentMeter(),
             settings=Settings(identity=process.name, numbers=self.numbers, nats=self.nats),
             clock=ProcessClock(process, self.loop),
+            peers=Peers(service=role, identity=process.name),
         )
         client = SimulatedClient(self.api, process) if role not in WITHOUT_API else None
         service = Service(role=role, process=process, life=life, client=client, configuration=configuration)

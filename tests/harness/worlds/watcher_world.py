@@ -15,6 +15,7 @@ from berth.bus.interface import Entry
 from berth.framework.profile import Profile
 from berth.kube.listwatch import Deleted, Listed, Upserted
 from berth.messages.attempts import Decision, MirrorEntry, Outcome, Pending, decode_entry, encode_entry
+from berth.messages.groupattempts import GroupPending, subject_name
 from berth.messages.livedata import LiveBucket
 from berth.messages.subjects import Attempt, Term, Uid
 from berth.profiles.configuration import profiles_of, read_configuration
@@ -31,6 +32,7 @@ from berth_watcher.events import (
     KeyWritten,
     LiveDataReceived,
     LookUpKey,
+    PublishGroup,
     PublishPending,
     PurgeKey,
     StreamsRead,
@@ -114,13 +116,15 @@ class WatcherUnderTest:
     max_writes: int = 256
     max_message_bytes: int = 1_000_000
     kinds: tuple[str, ...] = KINDS
+    lacks_groups: Callable[[str], str] = lambda _profile: ""
 
     def __post_init__(self) -> None:
         self.store = ObjectStore(self.kinds)
         self.bucket: dict[str, Entry] = {}
         self.held_writes: list[Effect] = []
         self.published: list[PublishPending] = []
-        self._last: dict[str, Pending] = {}
+        self.groups_published: list[PublishGroup] = []
+        self._last: dict[str, Pending | GroupPending] = {}
         self.other_effects: list[Effect] = []
         self.decisions = 0
         self._unread: list[Entry] = []
@@ -142,6 +146,7 @@ class WatcherUnderTest:
             settings=self.settings,
             started=Timestamp(monotonic=1000.0, wall=EPOCH),
             max_writes=self.max_writes,
+            lacks_groups=self.lacks_groups,
         )
         self.steps = 0
         for effects in self.core.begin(self.now):
@@ -264,6 +269,9 @@ class WatcherUnderTest:
             if isinstance(effect, PublishPending):
                 self.published.append(effect)
                 self._last[effect.message.pod.metadata.name] = effect.message
+            elif isinstance(effect, PublishGroup):
+                self.groups_published.append(effect)
+                self._last[subject_name(effect.message.group.key)] = effect.message
             elif isinstance(effect, WriteKey | PurgeKey | LookUpKey):
                 if self.hold_writes:
                     self.held_writes.append(effect)

@@ -10,7 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from berth.api.pod import Pod
+from berth.api.meta import ObjectMeta
+from berth.api.pod import Pod, PodSchedulingGroup
+from berth.api.podgroups import GangPolicy, SchedulingPolicy, UpstreamPodGroup, UpstreamSpec
 from berth.bus.interface import Entry
 from berth.messages.attempts import DecisionSummary, MirrorEntry, Outcome, Positions, encode, encode_entry
 from berth.messages.bundles import bundled
@@ -225,3 +227,56 @@ def test_the_view_may_change_while_a_plan_pauses():
     ranked = result_of(answering)
     assert (ranked.plan.is_found, ranked.positions.cluster) == (True, 2)
     assert view.snapshot.pods_on("a0") == 5
+
+
+def important(name: str, amount: int, **changes: Any) -> GroupPending:
+    pods = members(amount, name, cpu="1", priority=100)
+    return asked(name, amount, bundle=bundled(pods, dict.fromkeys((pod.uid for pod in pods), 4)), **changes)
+
+
+def victims_of(ranked: GroupRanked) -> set[str]:
+    assert ranked.preemption is not None
+    assert ranked.preemption.node == ""
+    return {victim.name for victim in ranked.preemption.victims}
+
+
+def test_an_important_group_that_does_not_fit_names_the_pods_to_evict():
+    view = a_view("a0", "a1")
+    for number in range(8):
+        apply(view, f"pod.uid-low{number}", a_pod(f"low{number}", cpu="1", node=f"a{number % 2}"), 10 + number)
+    ranked = answer(important("gang", 3), view)
+    assert (ranked.plan.is_found, len(victims_of(ranked))) == (False, 3)
+    assert answer(asked("other", 3), view).preemption is None
+    assert view.snapshot.pod_count == 8
+
+
+def test_a_proposal_is_no_victim_and_a_group_that_goes_as_one_is_named_whole():
+    view = a_view("a0", "a1")
+    apply(
+        view,
+        "podgroup.uid-low",
+        UpstreamPodGroup(
+            metadata=ObjectMeta(name="low", namespace="default", uid="uid-low"),
+            spec=UpstreamSpec(
+                scheduling_policy=SchedulingPolicy(gang=GangPolicy(min_count=3)), disruption_mode="PodGroup"
+            ),
+        ),
+        10,
+    )
+    named = {"scheduling_group": PodSchedulingGroup(pod_group_name="low")}
+    for number, node in enumerate(("a0", "a0", "a1")):
+        apply(view, f"pod.uid-low{number}", a_pod(f"low{number}", cpu="2", node=node, **named), 11 + number)
+    assert answer(asked("proposed", 1), view).plan.is_found
+    ranked = answer(important("gang", 8), view)
+    assert victims_of(ranked) == {"low0", "low1", "low2"}
+
+
+def test_no_eviction_is_proposed_where_only_proposals_are_in_the_way_or_the_view_is_behind():
+    view = a_view("a0")
+    answer(asked("proposed", 3), view)
+    ranked = answer(important("gang", 4), view)
+    assert (ranked.proposals_counted, ranked.preemption) == (True, None)
+    full = a_view("a0")
+    apply(full, "pod.uid-low", a_pod("low", cpu="4", node="a0"), 10)
+    assert answer(important("gang", 4, after=Positions(cluster=99)), full).preemption is None
+    assert answer(important("gang", 4), full).preemption is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -11,18 +11,15 @@ from hypothesis import strategies as st
 
 from berth.api.meta import OwnerReference
 from berth.api.pod import Pod, PodSchedulingGate, PodSchedulingGroup
-from berth.api.podgroups import GROUP_LABEL, MOST_MEMBERS, Dialect, GroupKey, Members, PodGroup, Topology
-from berth.clock import Backoff
+from berth.api.podgroups import GROUP_LABEL, MOST_MEMBERS, Dialect, GroupKey, PodGroup, Topology
 from berth_watcher.queue.groups import (
     BEGUN_SECONDS,
+    GroupEntry,
     GroupGate,
     Groups,
     QueuedGroup,
     Way,
     in_order,
-    may_go,
-    slots_of,
-    turns_of,
 )
 from harness.builders.groups import a_group, members
 from harness.builders.objects import a_pod
@@ -30,7 +27,6 @@ from harness.builders.objects import a_pod
 MINE = frozenset({"berth"})
 KNOWN = frozenset({Dialect.COSCHEDULING, Dialect.UPSTREAM})
 KEY = a_group().key
-BACKOFF = Backoff(initial=timedelta(seconds=1), maximum=timedelta(seconds=10), jitter_ratio=0)
 
 
 def a_member(name: str, group: str = "gang", **pod: Any) -> Pod:
@@ -39,6 +35,13 @@ def a_member(name: str, group: str = "gang", **pod: Any) -> Pod:
 
 def queued(group: PodGroup | None, *pods: Pod) -> QueuedGroup:
     return QueuedGroup(key=KEY, group=group, pods={pod.uid: pod for pod in pods})
+
+
+def an_entry(count: int, **fields: Any) -> GroupEntry:
+    pods = members(count)
+    group = queued(a_group(minimum=count), *pods)
+    time = datetime(2026, 1, 1, tzinfo=UTC)
+    return GroupEntry(pod=pods[0], timestamp=time, group=group, form=a_group(minimum=count), members=pods, **fields)
 
 
 def gate(group: QueuedGroup, now: float = 0.0, known: Any = KNOWN) -> GroupGate:
@@ -134,16 +137,6 @@ def test_pods_beyond_the_minimum_are_ordinary_pods():
     assert gate(queued(a_group(minimum=4), *bound, a_member("m"))).way is Way.ONE_BY_ONE
 
 
-def test_a_gate_speaks_after_five_seconds():
-    group = queued(None, a_member("m"))
-    group.note_gate(gate(group), 7.0)
-    group.note_gate(gate(group), 9.0)
-    assert group.report_due() == 12.0
-    group.group = a_group(minimum=1)
-    group.note_gate(gate(group), 10.0)
-    assert group.report_due() is None
-
-
 # --- its place, its turn, the window
 
 
@@ -151,7 +144,11 @@ def test_a_group_stands_where_its_least_important_member_would():
     pods = [a_member("young", priority=9), a_member("low", priority=3)]
     group = queued(a_group(minimum=2, priority=5), *pods)
     representative = group.representative(a_group(minimum=2, priority=5), group.members(MINE))
-    assert (representative.metadata.name, representative.spec.priority) == ("young", 3)
+    assert (representative.metadata.name, representative.metadata.uid, representative.spec.priority) == (
+        "~gang",
+        "uid-gang",
+        3,
+    )
 
 
 def test_members_are_published_by_priority_and_age_and_no_more_than_a_plan_takes():
@@ -165,43 +162,32 @@ def test_members_are_published_by_priority_and_age_and_no_more_than_a_plan_takes
 
 
 @pytest.mark.parametrize(
-    ("slots", "used", "size", "alone", "goes"),
+    ("slots", "used", "size", "conflicts", "turns"),
     [
-        (4, 0, 64, False, True),
-        (4, 60, 64, False, True),
-        (4, 61, 64, False, False),
-        (64, 0, 64, False, True),
-        (100, 0, 64, False, True),
-        (100, 1, 64, False, False),
-        (4, 1, 64, True, False),
-        (4, 0, 64, True, True),
+        (4, 0, 64, 0, 4),
+        (4, 60, 64, 0, 4),
+        (4, 61, 64, 0, 0),
+        (64, 0, 64, 0, 64),
+        (100, 0, 64, 0, 64),
+        (100, 1, 64, 0, 0),
+        (4, 1, 64, 2, 0),
+        (4, 0, 64, 2, 4),
     ],
 )
-def test_a_group_goes_when_its_slots_are_free_or_nothing_is_in_flight(slots, used, size, alone, goes):
-    assert may_go(slots, used, size, alone=alone) is goes
-
-
-def test_a_group_pays_a_turn_a_member_up_to_the_window():
-    group = Members(pending=members(100))
-    assert (slots_of(group), turns_of(group, 64), turns_of(Members(pending=members(4)), 64)) == (100, 64, 4)
+def test_a_group_goes_when_its_slots_are_free_or_nothing_is_in_flight_and_pays_a_turn_a_member(
+    slots, used, size, conflicts, turns
+):
+    assert an_entry(slots, conflicts=conflicts).admit(used, size) == turns
 
 
 # --- attempts
 
 
-def test_back_off_doubles_and_lasts_ten_times_the_last_plan():
-    group = queued(a_group())
-    assert [group.failed(0.0, BACKOFF, 0.01) for _ in range(5)] == [1.0, 2.0, 4.0, 8.0, 10.0]
-    assert group.failed(0.0, BACKOFF, 2.0) == 20.0
-    assert group.failed(0.0, BACKOFF, 100.0) == 60.0
-    group.succeeded()
-    assert group.failed(0.0, BACKOFF, 0.0) == 1.0
-
-
-def test_after_two_conflicts_a_group_goes_alone_and_after_three_it_backs_off():
-    group = queued(a_group())
-    ends = [(group.conflicted(5.0, BACKOFF, 0.0), group.goes_alone) for _ in range(3)]
-    assert ends == [(5.0, False), (5.0, True), (6.0, False)]
+@pytest.mark.parametrize(("plan_seconds", "until"), [(0.01, 5.0), (2.0, 20.0), (100.0, 60.0)])
+def test_back_off_lasts_ten_times_the_last_plan(plan_seconds: float, until: float):
+    entry = an_entry(4, backoff_until=5.0)
+    entry.back_off_for(plan_seconds, 1.0, 0.0)
+    assert entry.backoff_until == until
 
 
 # --- which pods belong
@@ -237,6 +223,14 @@ def test_a_group_is_remade_under_living_pods():
     assert group.group.minimum == 3
     assert groups.remove_group(KEY, "new") == [group]
     assert group.group is None
+
+
+def test_the_status_of_a_pod_group_is_no_news():
+    groups = Groups(MINE)
+    [gang] = groups.observe_pod(a_member("a"), 1.0)
+    assert groups.observe_group(a_group(resource_version="1")) == [gang]
+    assert groups.observe_group(a_group(resource_version="2")) == []
+    assert gang.group == a_group(resource_version="2")
 
 
 def test_a_condition_of_a_member_is_no_news_of_its_group():

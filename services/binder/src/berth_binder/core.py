@@ -543,8 +543,9 @@ class BinderCore:
         latest = attempt.latest
         pod = self._check.current_pod(latest.ranked, latest.attempt, attempt.read)
         if isinstance(pod, Pod) and not attempt.group and (key := group_of(pod)) is not None:
-            is_refused = refuses_single(pod, self._cache.groups.get(key), self._cache.members_of(key))
-            return NOT_ALONE if is_refused else pod
+            groups = self._cache.groups
+            is_refused = refuses_single(pod, groups.get(key), self._cache.members_of(key))
+            return NOT_ALONE if is_refused and key.dialect not in groups.absent else pod
         return pod
 
     def _may_have_claims(self, pod: Pod) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -70,6 +70,11 @@ class EventRecorder:
     def record_group(self, decision: Decision, group: PodGroup, pods: Iterable[Pod]) -> None:
         """The same of a group: Events on it, and the condition of each pod that waits for it."""
         self._budget.add_group(decision, group, pods)
+        self._added()
+
+    def record_gate(self, group: PodGroup | None, pods: Sequence[Pod], message: str) -> None:
+        """Say on a group and on the pods that wait for it what is missing."""
+        self._budget.add_gate(group, pods, message)
         self._added()
 
     def _added(self) -> None:
@@ -234,6 +239,16 @@ class EventBudget:
         for victim in events_of_victims(decision, None):
             self._queue(self._others, (victim.pod.uid, victim.reason), victim)
 
+    def add_gate(self, group: PodGroup | None, pods: Sequence[Pod], message: str) -> None:
+        """Queue the records of a group whose gate is closed."""
+        for pod in pods:
+            condition = ConditionRecord(pod=pod, reason=GATED, message=_text(message))
+            if condition.changes_anything:
+                self._queue(self._refusals, (pod.uid, CONDITION), condition)
+        if group is not None:
+            event = event_of_gate(group, pods[0].spec.scheduler_name, message)
+            self._queue(self._refusals, (group.uid, GATED), event)
+
     def next(self, now: float, *, bindings_wait: bool) -> Record | None:
         """The record that may be sent now. Call ``done`` after its answer."""
         limit = self._settings.in_flight_behind_bindings if bindings_wait else self._settings.in_flight
@@ -389,6 +404,8 @@ _VERSIONS: Final = {Dialect.COSCHEDULING: COSCHEDULING_POD_GROUP.version, Dialec
 
 FAILED: Final = "FailedScheduling"  # reason of the Event of an unbound pod
 
+GATED: Final = "WaitingForPodGroup"  # reason of Event and condition while members or the PodGroup are missing
+
 _FALSE: Final = "False"
 _REASONS: Final = {
     Outcome.UNSCHEDULABLE: "Unschedulable",
@@ -482,7 +499,6 @@ def event_of(decision: Decision, pod: Pod) -> EventRecord | None:
 
 def event_of_group(decision: Decision, group: PodGroup) -> EventRecord | None:
     """The Event on the PodGroup."""
-    about = Pod(metadata=ObjectMeta(name=group.name, namespace=group.namespace, uid=group.uid))
     bound = 0 if decision.group is None else decision.group.bound
     if decision.outcome is Outcome.BOUND and bound:
         note, type_, reason, action = f"Successfully assigned {bound} pods", "Normal", "Scheduled", "Binding"
@@ -491,16 +507,35 @@ def event_of_group(decision: Decision, group: PodGroup) -> EventRecord | None:
     else:
         return None
     return EventRecord(
-        pod=about,
-        name=_name_from(group.name, f"{decision.uid} {decision.outcome} {decision.attempt} {note}"),
+        **_about_group(group, f"{decision.uid} {decision.outcome} {decision.attempt} {note}"),
         controller=decision.profile,
         type=type_,
         reason=reason,
         action=action,
         note=_text(note),
-        kind="PodGroup",
-        api_version=f"{group.dialect.value}/{_VERSIONS[group.dialect]}",
     )
+
+
+def event_of_gate(group: PodGroup, controller: str, message: str) -> EventRecord:
+    """The Event on a PodGroup whose gate is closed."""
+    return EventRecord(
+        **_about_group(group, f"{group.uid} {GATED} {message}"),
+        controller=controller,
+        type="Warning",
+        reason=GATED,
+        action="Scheduling",
+        note=_text(message),
+    )
+
+
+def _about_group(group: PodGroup, content: str) -> dict[str, Any]:
+    """Which object an Event is about, and a name from its content."""
+    return {
+        "pod": Pod(metadata=ObjectMeta(name=group.name, namespace=group.namespace, uid=group.uid)),
+        "name": _name_from(group.name, content),
+        "kind": "PodGroup",
+        "api_version": f"{group.dialect.value}/{_VERSIONS[group.dialect]}",
+    }
 
 
 def events_of_victims(decision: Decision, pod: Pod | None) -> list[EventRecord]:

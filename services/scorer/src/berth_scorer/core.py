@@ -19,7 +19,7 @@ from typing import Final
 import msgspec
 
 from berth.api.meta import ObjectMeta
-from berth.api.pod import Pod, priority_of
+from berth.api.pod import Pod
 from berth.bus.topology import CLUSTER, DECISIONS
 from berth.framework.extending import Extension
 from berth.framework.plugincalls import ONE_TIME, PluginFailure, SortKey, Timing, default_sort_key, run_sort_key
@@ -631,9 +631,7 @@ def _representative(pending: GroupPending) -> Pod:
     """A pod with the group's priority. A group that is too large has come without its members."""
     classes = pending.bundle.classes
     first = classes[0] if classes else Pod(metadata=ObjectMeta(namespace=pending.group.namespace))
-    of_group = [] if pending.group.priority is None else [pending.group.priority]
-    priority = min([*of_group, *map(priority_of, classes)], default=0)
-    return msgspec.structs.replace(first, spec=msgspec.structs.replace(first.spec, priority=priority))
+    return msgspec.structs.replace(first, spec=msgspec.structs.replace(first.spec, priority=pending.priority))
 
 
 def _failed(held: PendingDelivery, reason: str) -> PendingDelivery:

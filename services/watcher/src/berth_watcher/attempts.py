@@ -17,10 +17,13 @@ from typing import Final
 import msgspec
 
 from berth.api.pod import Pod, is_bound, is_finished, name_of
+from berth.api.podgroups import MOST_MEMBERS
 from berth.api.podlimits import MOST_BYTES, cycle_milliseconds
 from berth.errors import DecodeError
 from berth.lifecycle.peers import HELD_SECONDS
-from berth.messages.attempts import DeadLetter, DecisionSummary, Outcome, Pending
+from berth.messages.attempts import MOST_CLASSES, DeadLetter, DecisionSummary, Outcome, Pending
+from berth.messages.bundles import Bundle, bundled
+from berth.messages.groupattempts import GroupPending
 from berth.messages.subjects import Attempt, Term
 from berth_watcher.events import (
     CONSUMERS,
@@ -30,13 +33,16 @@ from berth_watcher.events import (
     LookUpAttempt,
     Note,
     PublishDeadLetter,
+    PublishGroup,
     PublishPending,
     Service,
     StepDown,
     Warn,
     WorkQueue,
 )
+from berth_watcher.queue.groups import GroupEntry
 from berth_watcher.queue.queuedpod import EventClock, QueuedPod, Stage
+from berth_watcher.queue.schedulingqueue import SchedulingQueue
 from berth_watcher.settings import AttemptSettings
 from berth_watcher.takeover import FormerState
 
@@ -109,8 +115,7 @@ class Attempts:
 
     def publish(self, queued: QueuedPod, *, waited: float | None = None) -> list[Effect]:
         """The caller has acquired the pod's slots."""
-        previous = queued.attempt
-        attempt = previous.next(self._term) if previous else Attempt(uid=queued.uid, term=self._term, n=1)
+        attempt = _next_attempt(queued, self._term)
         too_much = queued.refusal
         message = Pending(
             config=self._settings.config,
@@ -127,6 +132,44 @@ class Attempts:
         self._not_stored.discard(queued.uid)
         queued.at_front = False
         return [PublishPending(message=message, waited_seconds=waited)]
+
+    def publish_group(
+        self, entry: GroupEntry, members: Sequence[QueuedPod], *, waited: float | None = None
+    ) -> list[Effect]:
+        """Publish a group with these of its members. The caller has acquired their slots."""
+        attempt = _next_attempt(entry, self._term)
+        for member in members:
+            member.attempt, member.published, member.epoch = _next_attempt(member, self._term), member.pod, 0
+            if member.first_active_at is None:
+                member.first_active_at = entry.first_active_at
+        numbers = {str(member.uid): member.attempt.n for member in members if member.attempt is not None}
+        bundle = bundled([member.pod for member in members], numbers)
+        error = entry.failure or _refusal_of(members, bundle)
+        message = GroupPending(
+            config=self._settings.config,
+            attempt=str(attempt),
+            profile=entry.profile,
+            group=entry.form,
+            bundle=Bundle(classes=[], members=[]) if error else bundle,
+            need=entry.need,
+            bound=entry.bound[:MOST_MEMBERS],
+            failures=entry.failures,
+            after=entry.positions_after(self.takeover_position),
+            error=error,
+            suspect=self._on_next_attempt(entry.uid),
+        )
+        self.progress += 1
+        entry.attempt, entry.published, entry.epoch = attempt, entry.pod, 0
+        self._not_stored.discard(entry.uid)
+        entry.at_front = False
+        return [PublishGroup(message=message, waited_seconds=waited)]
+
+    def restore_members(self, attempts: Iterable[Attempt], queue: SchedulingQueue) -> None:
+        """Continue with the numbers of a group's message: by them its members' Decisions are known."""
+        for attempt in attempts:
+            member = queue.get(attempt.uid)
+            if member is not None and (member.attempt is None or member.attempt.order < attempt.order):
+                member.attempt, member.published = attempt, member.pod
 
     def restore(self, queued: QueuedPod, state: FormerState) -> list[Effect]:
         """Continue with the numbers of the former leader."""
@@ -202,11 +245,24 @@ class Attempts:
     def count_scheduled(self, queued: QueuedPod, pod: Pod) -> list[Effect]:
         """Count a bound pod if the Binding is berth's: its attempt is in flight or was decided ``bound``."""
         decided = queued.stage is Stage.AWAITING_WATCH and queued.outcome is Outcome.BOUND
-        ours = decided or queued.stage is Stage.IN_FLIGHT
+        with_group = queued.stage is Stage.GROUPED and queued.published is not None
+        ours = decided or with_group or queued.stage is Stage.IN_FLIGHT
         if is_bound(pod) and ours and queued.attempt is not None and queued.first_active_at is not None:
             seconds = self._clock.now - queued.first_active_at
             return [CountScheduled(pod=pod, attempts=queued.attempt.n, seconds=seconds)]
         return []
+
+
+def _next_attempt(queued: QueuedPod, term: Term) -> Attempt:
+    return queued.attempt.next(term) if queued.attempt else Attempt(uid=queued.uid, term=term, n=1)
+
+
+def _refusal_of(members: Iterable[QueuedPod], bundle: Bundle) -> str:
+    """Why a group cannot be planned; empty if it can."""
+    if len(bundle.classes) > MOST_CLASSES:
+        kinds = len(bundle.classes)
+        return f"the group has more kinds of pods than a plan can take: {kinds} (at most {MOST_CLASSES})"
+    return next((f"{member.pod.key}: {member.refusal}" for member in members if member.refusal), "")
 
 
 @dataclass(slots=True)
@@ -231,11 +287,13 @@ SHARE_OF_A_SECOND: Final = 4
 
 
 def slots_of(queued: QueuedPod) -> int:
-    """One slot, plus one per millisecond that the pod's selectors add to a cycle and per 64 KiB sent to extenders."""
+    """One for each member of a group; for a pod one, and more for what its selectors and extenders cost."""
+    if isinstance(queued, GroupEntry):
+        return len(queued.members)
     if queued.refusal:
         return 1
-    # 64 pods at the limits would keep a scorer busy for seconds, and 64 pods of 1.5 MB fill PENDING, which all profiles
-    # share.
+    # One more for each millisecond that the selectors add to a cycle, and for each 64 KiB sent to extenders: 64 pods at
+    # the limits would keep a scorer busy for seconds, and 64 pods of 1.5 MB fill PENDING, which all profiles share.
     return 1 + cycle_milliseconds(queued.pod) + len(queued.pod.whole) // MOST_BYTES
 
 

@@ -11,19 +11,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
 from berth.api.devices import ResourceClaim
-from berth.api.kinds import OPTIONAL_KINDS
+from berth.api.kinds import DEVICE_KINDS, OPTIONAL_KINDS
 from berth.api.meta import KubernetesObject
-from berth.api.pod import Pod, changed, is_gone_while_unbound
+from berth.api.pod import Pod, changed, is_gone_while_unbound, priority_of
+from berth.api.podgroups import Members
 from berth.cluster.snapshot import Objects
 from berth.framework.events import Action, ClusterEvent, Resource, has_other_claims, pod_update_actions
 from berth.framework.plugincalls import PluginFailure
 from berth.framework.profile import Profile
 from berth.framework.status import SUCCESS, Status
 from berth.kube.listwatch import Listed, ListedPart, ReflectorEvent, Undecodable
-from berth.messages.attempts import DecisionSummary, Outcome, Positions, watermark_key
+from berth.messages.attempts import DecisionSummary, Outcome, Positions, Reason, watermark_key
 from berth.messages.livedata import LiveBucket
 from berth.messages.subjects import Attempt, Term, key
 from berth_watcher.attempts import Attempts, HeldRooms, is_news
@@ -50,6 +52,7 @@ from berth_watcher.events import (
     RetryRequested,
     StreamsRead,
 )
+from berth_watcher.grouping import GROUP_KINDS, Grouping, Lacking, form_of
 from berth_watcher.metrics import Figures
 from berth_watcher.mirror import (
     NO_CHANGE,
@@ -61,6 +64,7 @@ from berth_watcher.mirror import (
     desired_entry,
 )
 from berth_watcher.queue.answers import RETRIED_FROM, QueueAnswers
+from berth_watcher.queue.groups import GroupEntry, GroupGate, QueuedGroup, Way
 from berth_watcher.queue.hints import QueueingHints, UnschedulablePods
 from berth_watcher.queue.queuedpod import (
     NO_RETRY_SECONDS,
@@ -93,6 +97,13 @@ TAKEOVER_STEPS: Final = (BucketEntryRead, BucketComplete, StreamsRead, KeyWritte
 
 # Stages of a pod whose latest attempt may have no Decision yet; it is active once its slots were given back.
 UNDECIDED: Final = frozenset({Stage.RECOVERING, Stage.IN_FLIGHT, Stage.ACTIVE, Stage.AWAITING_MIRROR})
+
+# Outcomes after which a pod is tried again by itself, or goes to its group.
+TRIED_AGAIN: Final = frozenset({Outcome.UNSCHEDULABLE, Outcome.PREEMPTING, Outcome.CONFLICT})
+
+# Stages of a group that waits for its pods, and of one whose last attempt failed.
+GATHERING: Final = frozenset({Stage.GROUPED, Stage.AWAITING_WATCH})
+WAITING_IN_VAIN: Final = frozenset({Stage.AWAITING_WATCH, Stage.BACKOFF, Stage.UNSCHEDULABLE})
 
 # Objects taken in between two renewals of the Lease: a few milliseconds, where a large cluster takes seconds.
 OBJECTS_IN_A_STEP: Final = 250
@@ -128,7 +139,9 @@ class WatcherCore:
         settings: AttemptSettings,
         started: Timestamp,
         max_writes: int,
+        lacks_groups: Lacking = lambda _profile: "",
     ) -> None:
+        """``lacks_groups``: why messages about groups of a profile would not be understood; empty if they are."""
         self._store = store
         self._profiles = profiles
         self._settings = settings
@@ -147,7 +160,10 @@ class WatcherCore:
             kinds=store.kinds,
             settings=settings.requeue,
         )
+        self._grouping = Grouping(profiles, clock=clock, queue=self._queue, store=store, lacking=lacks_groups)
         self.answers: Final = QueueAnswers(self._queue, self._attempts, profiles, clock)
+        # Room of lost members that helps others later, with their group.
+        self._late: list[tuple[QueuedGroup, Callable[[], None]]] = []
         self._held_rooms = HeldRooms()
         self._takeover = TakeoverState()
         self._running = False
@@ -167,6 +183,8 @@ class WatcherCore:
         for kind in self._store.kinds:
             for name, thing in self._store.of(kind).items():
                 effects += self._mirror_object(kind, name, thing)[1]
+                if (form := form_of(thing)) is not None:
+                    self._grouping.observe_group(form)
                 if isinstance(thing, Pod):
                     effects += self._on_pod(name, thing)
                 taken += 1
@@ -179,6 +197,7 @@ class WatcherCore:
                 self._mirror_unread(kind)
         for undecodable in self._store.undecodable.values():
             effects += self._undecodable.report(undecodable)
+        self._review_groups()
         self._requeue.begin(self._mirror.changes, position=0)
         yield [*effects, *self._plugins.take_warnings()]
 
@@ -194,6 +213,8 @@ class WatcherCore:
             # Failed writes count, because a full bus keeps pods waiting without a failure of this watcher.
             if isinstance(event, KeyWriteFailed) or (not self._running and isinstance(event, TAKEOVER_STEPS)):
                 self._steps += 1
+        if self._late:
+            self._end_delays()
         if self._requeue.unchecked:
             for queued in self._requeue.helped():
                 effects += self._try_again(queued)
@@ -234,6 +255,13 @@ class WatcherCore:
         if self._queue.has_stored(settled):
             return self._clock.now
         timer = self._queue.next_due()
+        if self._late:
+            timer = min(
+                [
+                    *([] if timer is None else [timer]),
+                    *(each.broken_until if each.is_begun else self._clock.now for each, _ in self._late),
+                ]
+            )
         return mark if timer is None else timer if mark is None else min(mark, timer)
 
     def gather_seconds(self) -> float:
@@ -299,11 +327,17 @@ class WatcherCore:
 
     def _on_reflector(self, event: ReflectorEvent[KubernetesObject]) -> Sequence[Effect]:
         effects: list[Effect] = []
-        before = self._store.unread.get(event.kind, "")
+        before, was_absent = self._store.unread.get(event.kind, ""), event.kind in self._store.absent
         for change in self._store.apply(event):
             effects += self._on_change(change)
         if self._store.unread.get(event.kind, "") != before:
-            self._requeue.on_cluster_event(DEVICES_READ, None, None, self._mirror_unread(event.kind))
+            number = self._mirror_unread(event.kind)
+            if event.kind in DEVICE_KINDS:
+                self._requeue.on_cluster_event(DEVICES_READ, None, None, number)
+            else:
+                self._grouping.mark_all()
+        if was_absent is not (event.kind in self._store.absent):
+            self._grouping.mark_all()
         if isinstance(event, ListedPart):
             return effects  # the kind is complete up to a version again only after the last part of the LIST
         if isinstance(event, Undecodable):
@@ -316,15 +350,36 @@ class WatcherCore:
         number, effects = self._mirror_object(change.kind, change.name, change.new)
         if number != NO_CHANGE:
             for event, old, new in cluster_events(change):
-                self._requeue.on_cluster_event(event, old, new, number)
+                self._on_cluster_event(event, old, new, number)
             if (rewritten := as_new(change)) is not None:
                 self._requeue.on_rewritten(*rewritten, number)
+        if change.kind in GROUP_KINDS:
+            self._on_pod_group(change)
         if change.kind != "pod":
             return effects
         pod = change.new if isinstance(change.new, Pod) else None
         if self._held_rooms.rooms:
             self._free(self._held_rooms.shown(change.name, pod))
         return [*effects, *self._on_pod(change.name, pod)]
+
+    def _on_cluster_event(self, event: ClusterEvent, old: object, new: object, number: int) -> None:
+        broken = None
+        if event == ROOM_FREED and len(self._grouping) and isinstance(old, Pod):
+            broken = self._grouping.broken(old.uid)
+        if broken is None:
+            self._requeue.on_cluster_event(event, old, new, number)
+            return
+        self._requeue.on_cluster_event(event, old, new, number, above=priority_of(old) if isinstance(old, Pod) else 0)
+        self._late.append((broken, partial(self._requeue.on_late_event, event, old, new, number)))
+
+    def _end_delays(self) -> None:
+        """Let the room of lost members help others once it is not left to replacements any more."""
+        late, self._late = self._late, []
+        for group, helps in late:
+            if group.is_begun and self._clock.now < group.broken_until:
+                self._late.append((group, helps))
+            else:
+                helps()
 
     def _mirror_object(self, kind: str, name: str, thing: KubernetesObject | None) -> tuple[int, Sequence[Effect]]:
         """Mirror the object. Returns the change's number, and warnings about the object."""
@@ -379,6 +434,7 @@ class WatcherCore:
         self._running = True
         for queued in self.recovering_pods():  # pods added or changed in earlier slices
             effects += self._continue(queued)
+        self._grouping.mark_all(helps=False)
         for event in takeover.decisions:
             effects += self._decide(event)
         self._takeover = TakeoverState()
@@ -397,9 +453,15 @@ class WatcherCore:
             since_read = self._clock.now - self._takeover.streams_read_at
             return self._conclude(queued, last.decision, last.time, last.age_seconds + since_read)
         if state.in_flight is None:
-            return self._move(queued, Stage.ACTIVE)
+            grouped = isinstance(queued, GroupEntry) or self._grouping.keeps(queued)
+            return self._move(queued, Stage.GROUPED if grouped else Stage.ACTIVE)
         if state.has_slot:
             self._attempts.acquire(queued)
+        if isinstance(queued, GroupEntry):
+            self._attempts.restore_members(state.members, self._queue)
+            queued.group.published()
+            queued.group.has_changed = True  # its members may be others now: the next attempt follows the Decision
+            return self._await_decision(queued)
         if queued.refusal or changed(state.in_flight, queued.pod):
             return self._publish(queued)
         return self._await_decision(queued)
@@ -408,6 +470,7 @@ class WatcherCore:
 
     def _on_pod(self, uid: str, pod: Pod | None) -> Sequence[Effect]:
         """Take in the pod's newest state; ``None`` if it is deleted."""
+        self._grouping.observe_pod(uid, pod)
         queued = self._queue.get(uid)
         if pod is not None and waits(pod, self._profiles):
             return self._add(pod) if queued is None else self._update(queued, pod)
@@ -429,6 +492,9 @@ class WatcherCore:
         A pod that lacks a claim for some seconds becomes active despite it: PreFilter rejects it for the same reason,
         and the binder puts the reason into a condition.
         """
+        if isinstance(queued, GroupEntry):
+            queued.failure = ""
+            return self._activate(queued)
         queued.failure, status = queued.refusal, SUCCESS
         if queued.failure:
             queued.no_retry_until = self._clock.now + NO_RETRY_SECONDS
@@ -470,6 +536,8 @@ class WatcherCore:
 
     def _remove(self, queued: QueuedPod) -> Sequence[Effect]:
         effects = self._attempts.end(queued)
+        if isinstance(queued, GroupEntry):
+            self._grouping.forget_entry(queued)
         self._requeue.on_removed(queued)
         self._queue.remove(queued)
         return [*effects, note_on(queued, "pod left", node=queued.node)] if self._settings.logs_stages else effects
@@ -489,6 +557,8 @@ class WatcherCore:
                 break
         if self._held_rooms.deleted:
             self._held_rooms.forget_deleted(self._clock.now)
+        if self._grouping.changed:
+            effects += self._review_groups()
         return [*effects, *self._publish_active(settled)] if self._running else effects
 
     def _publish_active(self, settled: int) -> Sequence[Effect]:
@@ -500,7 +570,7 @@ class WatcherCore:
         window, now, effects = self._attempts.window, self._clock.now, list[Effect]()
         free = window.free(now)
         while True:
-            while (queued := self._queue.pop(free)) is not None:
+            while (queued := self._queue.pop(free, self._admit)) is not None:
                 free[queued.profile] -= self._attempts.acquire(queued)
                 effects += self._publish(queued, waited=now - (queued.active_since or now))
             if not self._queue.has_early:
@@ -511,8 +581,19 @@ class WatcherCore:
             self._requeue.end_back_off(queued)
             effects += self._activate(queued)
 
+    def _admit(self, queued: QueuedPod) -> int:
+        if not isinstance(queued, GroupEntry):
+            return 1
+        window, profile = self._attempts.window, queued.profile
+        return queued.admit(window.used()[profile], window.sizes(self._clock.now)[profile])
+
     def _publish(self, queued: QueuedPod, *, waited: float | None = None) -> Sequence[Effect]:
         """The caller has acquired the slots in the window."""
+        if isinstance(queued, GroupEntry):
+            members = [each for pod in queued.members if (each := self._queue.get(pod.uid)) is not None]
+            queued.group.published()
+            published = self._attempts.publish_group(queued, members, waited=waited)
+            return [*published, *self._await_decision(queued)]
         return [*self._attempts.publish(queued, waited=waited), *self._await_decision(queued)]
 
     def _await_decision(self, queued: QueuedPod) -> Sequence[Effect]:
@@ -560,23 +641,31 @@ class WatcherCore:
     ) -> Sequence[Effect]:
         """Handle a final Decision, stored at ``time``, by its outcome (docs/protocol.md, 5)."""
         decided_at = Timestamp(monotonic=self._clock.now - age_seconds, wall=time)
-        effects, changes = self._attempts.end(queued), self._mirror.changes
+        effects = self._attempts.end(queued)
         queued.record_decision(decision)
+        if isinstance(queued, GroupEntry):
+            return [*effects, *self._conclude_group(queued, decision, decided_at)]
+        if decision.outcome in TRIED_AGAIN and len(self._grouping) and self._grouping.takes(queued):
+            return [*effects, *self._move(queued, Stage.GROUPED)]
+        return [*effects, *self._conclude_pod(queued, decision, decided_at)]
+
+    def _conclude_pod(self, queued: QueuedPod, decision: DecisionSummary, decided_at: Timestamp) -> Sequence[Effect]:
         wait: Wait | None
+        changes = self._mirror.changes
         match decision.outcome:
             case Outcome.UNSCHEDULABLE | Outcome.PREEMPTING:
                 wait = self._requeue.on_unschedulable(queued, decision, decided_at, changes)
-                return [*effects, *self._wait_or_activate(queued, wait)]
+                return self._wait_or_activate(queued, wait)
             case Outcome.CONFLICT:
                 wait = self._requeue.on_conflict(queued, decision, decided_at, changes)
-                return [*effects, *self._wait_or_activate(queued, wait)]
+                return self._wait_or_activate(queued, wait)
             case Outcome.ERROR:
-                return [*effects, *self._wait_or_activate(queued, self._requeue.on_error(queued, decided_at))]
+                return self._wait_or_activate(queued, self._requeue.on_error(queued, decided_at))
             case Outcome.GONE:
-                return [*effects, *self._move(queued, Stage.AWAITING_WATCH), self._read_pod(queued)]
+                return [*self._move(queued, Stage.AWAITING_WATCH), self._read_pod(queued)]
             case Outcome.BOUND:
                 due = self._clock.now + WATCH_SECONDS
-                return [*effects, *self._move(queued, Stage.AWAITING_WATCH, due=due)]
+                return self._move(queued, Stage.AWAITING_WATCH, due=due)
             case Outcome.WAITING:
                 raise ValueError(f"want a final outcome, got {decision.outcome.value!r}")
 
@@ -591,6 +680,8 @@ class WatcherCore:
             return self._conclude(queued, decision, event.time or self._clock.timestamp().wall)
         if reason := self._attempts.on_lost(queued):
             return self._give_up(queued, reason)
+        if isinstance(queued, GroupEntry):
+            return [*self._attempts.end(queued), *self._gather(queued)]
         return [*self._attempts.stalled.ended(queued.uid), *self._publish(queued)]
 
     def _on_held(self, queued: QueuedPod, event: AttemptLookedUp) -> Sequence[Effect]:
@@ -600,6 +691,8 @@ class WatcherCore:
             due = self._clock.now + self._attempts.seconds_to_look_up(queued)
             return [*effects, *self._move(queued, Stage.IN_FLIGHT, due=due)]
         queued.timestamp = self._clock.timestamp().wall
+        if isinstance(queued, GroupEntry):
+            return [*effects, *self._gather(queued)]
         return [*effects, *self._activate(queued)]
 
     def _on_publish_not_stored(self, event: PublishNotStored) -> Sequence[Effect]:
@@ -622,6 +715,8 @@ class WatcherCore:
 
     def _give_up(self, queued: QueuedPod, reason: str) -> Sequence[Effect]:
         effects = self._attempts.give_up(queued, reason)
+        if isinstance(queued, GroupEntry):
+            self._grouping.landed(queued, helps=False)
         wait = self._requeue.on_error(queued, self._clock.timestamp())
         return [*effects, *self._wait_or_activate(queued, wait)]
 
@@ -639,6 +734,96 @@ class WatcherCore:
             return ()  # gone or bound: the watch will show it
         queued.pod = event.pod
         return self._wait_or_activate(queued, self._requeue.on_still_unbound(queued, self._mirror.changes))
+
+    # --- a group
+
+    def _on_pod_group(self, change: ObjectChange) -> None:
+        if (form := form_of(change.new)) is not None:
+            self._grouping.observe_group(form)
+        elif (former := form_of(change.old)) is not None:
+            self._grouping.remove_group(former)
+
+    def _review_groups(self) -> Sequence[Effect]:
+        """Look at the groups that have changed: their pods join or leave them, and their entries wait or go."""
+        effects: list[Effect] = []
+        while self._grouping.changed:
+            for group, helps in self._grouping.take_changed().items():
+                effects += self._review(group, helps=helps)
+        return effects
+
+    def _review(self, group: QueuedGroup, *, helps: bool) -> Sequence[Effect]:
+        if group.is_in_flight:
+            return ()
+        review, effects = self._grouping.review(group), list[Effect]()
+        former, entry = self._grouping.entry_for(group, review)
+        if former is not None:
+            effects += self._remove(former)
+        if not self._running:  # a takeover looks for the messages of the entry too
+            return effects
+        for queued in review.joining:
+            self._requeue.on_removed(queued)
+            effects += self._move(queued, Stage.GROUPED)
+        for queued in review.leaving:
+            effects += self._activate(queued)
+        if review.gate.way is Way.GATED:
+            for queued in self._grouping.queued_members(group):
+                queued.message = review.gate.message
+        if entry is None:
+            return effects
+        if review.gate.way is Way.TOGETHER:
+            return [*effects, *self._let_go(entry, review.members, helps=helps)]
+        return [*effects, *self._close_gate(entry, review.gate)]
+
+    def _close_gate(self, entry: GroupEntry, gate: GroupGate) -> Sequence[Effect]:
+        entry.message, entry.unschedulable_plugins = gate.message, frozenset()
+        if entry.stage is Stage.AWAITING_WATCH and gate.due is None:
+            return ()  # its timer runs
+        self._requeue.on_removed(entry)
+        return self._move(entry, Stage.GROUPED, due=gate.due)
+
+    def _let_go(self, entry: GroupEntry, members: Members, *, helps: bool) -> Sequence[Effect]:
+        """The group may be tried: at once, unless it backs off or waits for an event."""
+        if entry.stage in {Stage.GROUPED, Stage.RECOVERING} and not entry.failures:
+            entry.timestamp = self._clock.timestamp().wall  # when its gate opened
+        has_moved = self._grouping.update_entry(entry, members)
+        if any(pod.spec.resource_claims for pod in entry.members):
+            entry.mirror_change = self._mirror.changes
+        if entry.stage in {Stage.GROUPED, Stage.RECOVERING} or (helps and entry.stage in WAITING_IN_VAIN):
+            return self._try_again(entry)
+        return self._move(entry, Stage.ACTIVE) if has_moved and entry.stage is Stage.ACTIVE else ()
+
+    def _conclude_group(self, entry: GroupEntry, decision: DecisionSummary, decided_at: Timestamp) -> Sequence[Effect]:
+        """Handle the final Decision of a group; those of its bound members have come before."""
+        for queued in self._grouping.queued_members(entry.group):
+            queued.message = decision.message
+        has_changed, changes = entry.group.has_changed, self._mirror.changes
+        wait: Wait | None
+        match decision.outcome:
+            case Outcome.UNSCHEDULABLE | Outcome.PREEMPTING:
+                wait = self._requeue.on_unschedulable(entry, decision, decided_at, changes)
+            case Outcome.CONFLICT:
+                if decision.reason == Reason.BEGUN:
+                    entry.conflicts = 0
+                wait = self._requeue.on_conflict(entry, decision, decided_at, changes)
+            case Outcome.ERROR:
+                wait = self._requeue.on_error(entry, decided_at)
+            case _:  # bound, or gone: the watch shows what is left to do
+                self._grouping.landed(entry, helps=True)
+                return self._move(entry, Stage.AWAITING_WATCH, due=self._clock.now + WATCH_SECONDS)
+        if entry.backoff_until > self._clock.now:
+            initial = self._settings.requeue.backoff.initial.total_seconds()
+            entry.back_off_for(decision.plan_seconds, initial, decided_at.monotonic)
+            if wait is not None and wait.early:
+                wait = self._requeue.on_helped(entry)
+            elif wait is not None:
+                wait = wait._replace(due=max(wait.due, entry.backoff_until))
+        self._grouping.landed(entry, helps=has_changed)
+        return self._wait_or_activate(entry, wait)
+
+    def _gather(self, entry: GroupEntry) -> Sequence[Effect]:
+        """Begin anew with the group's present members, after an attempt without a Decision."""
+        self._grouping.landed(entry, helps=True)
+        return self._move(entry, Stage.GROUPED)
 
     # --- a pod is tried again
 
@@ -667,6 +852,9 @@ class WatcherCore:
         if queued.stage is Stage.IN_FLIGHT and queued.attempt is not None:
             self._queue.set_timer(queued, self._clock.now + self._settings.look_up_seconds)
             return self._attempts.look_up(queued, queued.attempt)
+        if isinstance(queued, GroupEntry) and queued.stage in GATHERING:
+            self._grouping.mark(queued.group, helps=True)
+            return self._move(queued, Stage.GROUPED)
         if queued.stage is Stage.AWAITING_WATCH:
             return [self._read_pod(queued)]
         if queued.failure or queued.stage is Stage.GATED:
@@ -689,7 +877,12 @@ class WatcherCore:
         return self._move(queued, wait.stage, due=wait.due, early=wait.early)
 
     def _activate(self, queued: QueuedPod) -> Sequence[Effect]:
-        """Make a pod active once the mirror has stored the changes that its ranking must see."""
+        """Make a pod active once the mirror has stored the changes that its ranking must see.
+
+        A pod of a group waits with it instead.
+        """
+        if len(self._grouping) and self._grouping.takes(queued):
+            return self._move(queued, Stage.GROUPED)
         if queued.mirror_change and queued.mirror_change > self._mirror.settled:
             return self._move(queued, Stage.AWAITING_MIRROR)
         if queued.mirror_change or queued.at_front or queued.outcome is Outcome.CONFLICT:

@@ -15,7 +15,7 @@ from berth.bus.interface import (
     UnansweredError,
     WrongLastSequenceError,
 )
-from berth.bus.stages import pending_message, publish_dead_letter
+from berth.bus.stages import group_pending_message, pending_message, publish_dead_letter
 from berth.bus.topology import CLUSTER, PENDING, RANKED
 from berth.errors import BerthError, PermanentError, TemporaryError
 from berth.kube.client import KubeClient
@@ -23,6 +23,8 @@ from berth.kube.writes import get_pod
 from berth.leader.session import LeaderSession, NoLongerLeadingError
 from berth.lifecycle.coreloop import Inbox
 from berth.lifecycle.process import Process
+from berth.messages.attempts import Pending
+from berth.messages.groupattempts import GroupPending
 from berth.messages.subjects import TRACEPARENT, Attempt, trace_id_of, trace_of_pod
 from berth.observability.logging import get_logger
 from berth.observability.metrics import Meter
@@ -42,6 +44,7 @@ from berth_watcher.events import (
     Note,
     PodRead,
     PublishDeadLetter,
+    PublishGroup,
     PublishNotStored,
     PublishPending,
     PublishRefused,
@@ -93,6 +96,8 @@ class EffectRunner:
         match effect:
             case PublishPending():
                 return self._publish(effect)
+            case PublishGroup():
+                self._publish_group(effect)
             case WriteKey():
                 self._write(effect)
             case PurgeKey():
@@ -163,14 +168,21 @@ class EffectRunner:
         staged = pending_message(self._session, message, {TRACEPARENT: span.traceparent})
         staged.publish_soon(self._session, on_answer)
 
-    def _on_published(self, effect: PublishPending, trace_id: str, answer: PubAck | BerthError) -> None:
+    def _publish_group(self, effect: PublishGroup) -> None:
+        trace = trace_of_pod(effect.message.group.uid)
+        staged = group_pending_message(self._session, effect.message, {TRACEPARENT: trace})
+        staged.publish_soon(
+            self._session, lambda answer: self._on_published(effect, trace_id_of({TRACEPARENT: trace}), answer)
+        )
+
+    def _on_published(self, effect: PublishPending | PublishGroup, trace_id: str, answer: PubAck | BerthError) -> None:
         message = effect.message
         match answer:
             case PubAck():
                 count_published(self._process.metrics, effect)
                 if self._logs_steps:
-                    about = {"pod": message.pod.key, "uid": message.pod.uid, "attempt": message.attempt}
-                    log.info("pod published", **about, trace_id=trace_id)
+                    what, about = _published(message)
+                    log.info(what, **about, attempt=message.attempt, trace_id=trace_id)
             case BusLostError():
                 return  # the session's end is the term's
             case TemporaryError() if not isinstance(answer, MissingError):
@@ -261,13 +273,19 @@ class EffectRunner:
                 return
 
 
+def _published(message: Pending | GroupPending) -> tuple[str, dict[str, str]]:
+    if isinstance(message, GroupPending):
+        return "group published", {"group": str(message.group.key), "uid": message.group.uid}
+    return "pod published", {"pod": message.pod.key, "uid": message.pod.uid}
+
+
 def with_trace(fields: Mapping[str, str]) -> Mapping[str, str]:
     """The fields of a log line, and if they name a pod, the trace of the pod's messages."""
     uid = fields.get("uid")
     return {**fields, "trace_id": trace_id_of({TRACEPARENT: trace_of_pod(uid)})} if uid else fields
 
 
-def count_published(metrics: Meter, published: PublishPending) -> None:
+def count_published(metrics: Meter, published: PublishPending | PublishGroup) -> None:
     """Count an attempt that PENDING has stored, and the time for which its pod was active."""
     metrics.count("berth_messages_published_total", stream=PENDING)
     if published.waited_seconds is not None:

@@ -18,6 +18,7 @@ from berth.api.pod import Pod
 from berth.bus.interface import Entry
 from berth.kube.listwatch import Current, Deleted, Listed, ListedPart, ReflectorEvent, Undecodable, Upserted
 from berth.messages.attempts import DeadLetter, DecisionSummary, Pending
+from berth.messages.groupattempts import GroupPending
 from berth.messages.livedata import LiveBucket
 from berth.messages.subjects import Attempt, PodSubject, Uid
 
@@ -105,10 +106,14 @@ class LiveDataReceived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundInFlight:
-    """A message that a takeover found in PENDING or RANKED: its attempt, and the pod as published."""
+    """A message that a takeover found in PENDING or RANKED: its attempt, and the pod as published.
+
+    Of a group, ``pod`` has only its name, and ``members`` are the attempts of its members.
+    """
 
     attempt: Attempt
     pod: Pod
+    members: tuple[Attempt, ...] = ()
     failures: int = 0  # consecutive attempts before it that ended in back-off
 
 
@@ -186,6 +191,13 @@ class PublishPending(msgspec.Struct, frozen=True, kw_only=True):
 
     message: Pending
     waited_seconds: float | None = None  # in the active queue; None if it replaces an attempt in flight
+
+
+class PublishGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """The same for an attempt of a group."""
+
+    message: GroupPending
+    waited_seconds: float | None = None
 
 
 class WriteKey(msgspec.Struct, frozen=True, kw_only=True):
@@ -278,6 +290,7 @@ class QueueStarted:
 
 Effect = (
     PublishPending
+    | PublishGroup
     | WriteKey
     | PurgeKey
     | LookUpKey

@@ -41,6 +41,7 @@ from berth.leader.otherschedulers import OtherSchedulers
 from berth.leader.samepods import leases_of_others
 from berth.leader.session import LeaderSession
 from berth.lifecycle.coreloop import CoreLoop, Inbox
+from berth.lifecycle.peers import GROUPS
 from berth.lifecycle.process import Process, run_until
 from berth.lifecycle.sessions import STORE, Refusals
 from berth.messages.attempts import DecisionSummary, decode
@@ -214,6 +215,7 @@ class WatcherTerm:
             settings=parts.settings.attempts,
             started=Timestamp(monotonic=self._now(), wall=datetime.now(UTC)),
             max_writes=parts.settings.max_writes,
+            lacks_groups=lambda profile: parts.process.peers.lacking(GROUPS, profile),
         )
         parts.informers.listen(self._inbox.put)
         effects = EffectRunner(

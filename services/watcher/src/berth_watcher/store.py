@@ -57,6 +57,7 @@ class ObjectStore:
         self.versions: dict[str, int] = dict.fromkeys(self._objects, 0)
         self.undecodable: dict[tuple[str, str, str], Undecodable] = {}  # by kind, namespace and name
         self.unread: dict[str, str] = {}  # by kind, why it cannot be read
+        self.absent: set[str] = set()  # rare kinds that the API server does not serve
         self.claims: Final = Objects(ResourceClaim)  # for PreEnqueue, which finds them by name
         self._rooms = NodeRooms()
 
@@ -81,6 +82,10 @@ class ObjectStore:
         self.versions[event.kind] = reached if isinstance(event, Listed) else max(reached, self.versions[event.kind])
         if isinstance(event, Current):
             self._note_unread(event)
+            if not event.is_served:
+                self.absent.add(event.kind)
+        elif self.absent:
+            self.absent.discard(event.kind)
         if isinstance(event, Undecodable):
             return self._apply_undecodable(event)
         if isinstance(event, Upserted):

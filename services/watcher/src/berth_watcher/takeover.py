@@ -11,11 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod
 from berth.bus.interface import Session, StoredMessage
 from berth.bus.topology import DECISIONS, PENDING, RANKED
 from berth.errors import DecodeError
 from berth.messages.attempts import DecisionSummary, Pending, Ranked, decode
+from berth.messages.groupattempts import GroupPending, GroupRanked, decode_group, group_named
 from berth.messages.subjects import Attempt, PodSubject, all_of
 from berth_watcher.events import DecisionReceived, FoundDecision, FoundInFlight, StreamsRead
 from berth_watcher.queue.queuedpod import QueuedPod
@@ -55,6 +57,7 @@ class FormerState:
 
     attempt: Attempt | None = None  # the latest one; None if the pod was never tried
     in_flight: Pod | None = None  # as that attempt's message has it; None without message, or if it is decided
+    members: tuple[Attempt, ...] = ()  # of a group: the attempts of its members
     failures: int = 0  # consecutive attempts before it that ended in back-off
     has_slot: bool = True  # whether it uses a slot of the window: not after `waiting`
     final_decision: FoundDecision | None = None  # of that attempt
@@ -64,14 +67,15 @@ def former_state(uid: str, found: FoundInFlight | None, last: FoundDecision | No
     """Combine a pod's message in PENDING or RANKED with the last Decision of its subject."""
     decided = _attempt_of(uid, last)
     if found is not None and (decided is None or decided.order < found.attempt.order):
-        return FormerState(attempt=found.attempt, in_flight=found.pod, failures=found.failures)
+        return FormerState(attempt=found.attempt, in_flight=found.pod, members=found.members, failures=found.failures)
     if decided is None or last is None:
         return FormerState()
     failures = last.decision.failures
     if last.decision.outcome.final:
         return FormerState(attempt=decided, failures=failures, final_decision=last)
-    pod = found.pod if found is not None and found.attempt == decided else None
-    return FormerState(attempt=decided, failures=failures, in_flight=pod, has_slot=False)
+    same = found if found is not None and found.attempt == decided else None
+    pod, members = (None, ()) if same is None else (same.pod, same.members)
+    return FormerState(attempt=decided, failures=failures, in_flight=pod, members=members, has_slot=False)
 
 
 @dataclass(slots=True)
@@ -113,11 +117,24 @@ def _attempt_of(uid: str, last: FoundDecision | None) -> Attempt | None:
 def _decoded(stored: StoredMessage) -> FoundInFlight | None:
     """The decoded message; ``None`` if it cannot be decoded: its consumer makes a dead letter of it."""
     try:
-        is_pending = PodSubject.parse(stored.subject).stage == "pending"
+        subject = PodSubject.parse(stored.subject)
+        is_pending = subject.stage == "pending"
+        if group_named(subject.namespace, subject.pod) is not None:
+            return _group_found(stored.data, subject, is_pending=is_pending)
         message: Pending | Ranked = decode(stored.data, Pending) if is_pending else decode(stored.data, Ranked)
         return FoundInFlight(attempt=Attempt.parse(message.attempt), pod=message.pod, failures=message.failures)
     except DecodeError:
         return None
+
+
+def _group_found(data: bytes, subject: PodSubject, *, is_pending: bool) -> FoundInFlight:
+    """Raises as :func:`decode_group`."""
+    message: GroupPending | GroupRanked
+    message = decode_group(data, GroupPending) if is_pending else decode_group(data, GroupRanked)
+    attempt = Attempt.parse(message.attempt)
+    pod = Pod(metadata=ObjectMeta(name=subject.pod, namespace=subject.namespace, uid=attempt.uid))
+    members = tuple(message.bundle.attempts(attempt.term))
+    return FoundInFlight(attempt=attempt, pod=pod, members=members, failures=message.failures)
 
 
 def _keep_newest(newest: dict[str, FoundInFlight], found: FoundInFlight | None) -> None:

@@ -15,22 +15,32 @@ from typing import Final
 import msgspec
 
 from berth.api.pod import Pod, priority_of
-from berth.api.podgroups import MOST_MEMBERS, Dialect, GroupKey, Members, PodGroup, group_of, several_profiles
+from berth.api.podgroups import (
+    MOST_MEMBERS,
+    Dialect,
+    GroupKey,
+    Members,
+    PodGroup,
+    group_of,
+    missing_members,
+    refusal_of,
+)
 from berth.api.resources import pod_requests
-from berth.clock import Backoff
+from berth.messages.groupattempts import subject_name
+from berth_watcher.queue.queuedpod import QueuedPod
 
-# Seconds for which a gate is closed before it says what is missing: members come in batches.
-REPORTED_AFTER_SECONDS: Final = 5.0
+# Seconds for which the room of a lost member is left to its replacement: a fresh group would have it some milliseconds
+# before the replacement exists.
+REPLACEMENT_SECONDS: Final = 1.0
 # Seconds without news of its members after which a begun group goes on with those that exist. A half-finished Job, or
 # an elastic one, never has its minimum again.
 BEGUN_SECONDS: Final = 10.0
 # Back-off in relation to the last plan: else one group has all scorers.
 PLAN_SHARE: Final = 10
 MOST_BACKOFF_SECONDS: Final = 60.0
-# Conflicts in a row after which a group goes alone, and after which it backs off. A plan that takes a second loses to a
-# stream of single pods every time.
+# Conflicts in a row after which a group goes alone: a plan that takes a second loses to a stream of single pods every
+# time.
 CONFLICTS_TO_GO_ALONE: Final = 2
-CONFLICTS_TO_BACK_OFF: Final = 3
 
 
 class Way(Enum):
@@ -58,12 +68,11 @@ class QueuedGroup:
     group: PodGroup | None = None  # None: the API server has shown none of this name
     pods: dict[str, Pod] = field(default_factory=dict)  # all that name it, by uid
     changed_at: float = 0.0  # monotonic time of the last news of a member
-    gated_since: float | None = None  # monotonic; None while its gate is open
+    way: Way = Way.GATED  # by its last review
+    is_begun: bool = False  # the same: some of its members are bound
+    broken_until: float = 0.0  # monotonic; room that its lost members leave helps others after that
     is_in_flight: bool = False
     has_changed: bool = False  # while it is in flight
-    failures: int = 0  # attempts in a row that ended in back-off
-    conflicts: int = 0  # attempts in a row that ended in a conflict
-    backoff_until: float = 0.0  # monotonic
 
     def members(self, profiles: Collection[str]) -> Members:
         return Members.of(self.pods.values(), profiles)
@@ -71,8 +80,9 @@ class QueuedGroup:
     def gate(self, members: Members, known: Collection[Dialect], now: float) -> GroupGate:
         """Whether its pending pods may be tried, and how. ``known``: dialects whose PodGroups are watched."""
         group = self.group
-        if group is None or self._refusal(group, members, known):
-            return GroupGate(Way.GATED, self._refusal(group, members, known))
+        refusal = refusal_of(self.key, group, members, known)
+        if group is None or refusal:
+            return GroupGate(Way.GATED, refusal)
         if not members.need(group) or self._is_ordinary(group, members):
             return GroupGate(Way.ONE_BY_ONE)
         if members.pending and members.are_enough(group):
@@ -80,76 +90,55 @@ class QueuedGroup:
         due = self.changed_at + BEGUN_SECONDS if members.is_begun and members.pending else None
         if due is not None and now >= due:
             return GroupGate(Way.TOGETHER)
-        return GroupGate(Way.GATED, _missing(group, members), due)
-
-    def note_gate(self, gate: GroupGate, now: float) -> None:
-        """Note since when the gate is closed."""
-        if gate.way is not Way.GATED:
-            self.gated_since = None
-        elif self.gated_since is None:
-            self.gated_since = now
-
-    def report_due(self) -> float | None:
-        """Monotonic time at which a closed gate says what is missing."""
-        return None if self.gated_since is None else self.gated_since + REPORTED_AFTER_SECONDS
+        return GroupGate(Way.GATED, missing_members(group, members), due)
 
     def representative(self, group: PodGroup, members: Members) -> Pod:
-        """A pending member with the group's priority, for the QueueSort plugin: the most important, oldest one."""
+        """A pod with the group's name, uid and priority, for plugins: else as the most important, oldest member."""
         first = in_order(members.pending)[0]
         spec = msgspec.structs.replace(first.spec, priority=members.priority(group))
-        return msgspec.structs.replace(first, spec=spec)
-
-    def _refusal(self, group: PodGroup | None, members: Members, known: Collection[Dialect]) -> str:
-        """Why the group is not scheduled, however many members there are; empty if it is."""
-        dialect = self.key.dialect
-        if dialect not in known:
-            return f"it is not known yet whether the API server has PodGroups of {dialect.value}"
-        if group is None:
-            return f'no PodGroup "{self.key.name}" in {dialect.value}'
-        if group.is_terminating:
-            return f'PodGroup "{self.key.name}" is being deleted'
-        if group.problems:
-            return "; ".join(group.problems)
-        return several_profiles(members.profiles) if len(members.profiles) > 1 else ""
+        metadata = msgspec.structs.replace(first.metadata, name=subject_name(group.key), uid=group.uid)
+        return msgspec.structs.replace(first, metadata=metadata, spec=spec)
 
     def _is_ordinary(self, group: PodGroup, members: Members) -> bool:
         return all(group.is_ordinary(pod_requests(pod.spec).amounts) for pod in members.pending[:1])
 
-    # What becomes of an attempt
-
     def published(self) -> None:
         self.is_in_flight, self.has_changed = True, False
 
-    def failed(self, now: float, backoff: Backoff, plan_seconds: float) -> float:
-        """It is unschedulable, or an error: the monotonic time until which it backs off."""
-        self.failures += 1
-        self.conflicts = 0
-        return self._back_off(now, backoff, plan_seconds)
 
-    def conflicted(self, now: float, backoff: Backoff, plan_seconds: float) -> float:
-        """Others took its nodes: again at once, or the monotonic time until which it backs off."""
-        self.conflicts += 1
-        self.is_in_flight = False
-        if self.conflicts < CONFLICTS_TO_BACK_OFF:
-            return now
-        self.failures += 1
-        self.conflicts = 0
-        return self._back_off(now, backoff, plan_seconds)
+@dataclass(slots=True, kw_only=True, eq=False)
+class GroupEntry(QueuedPod):
+    """A group as one entry of the queue. ``pod`` is its representative.
 
-    def succeeded(self) -> None:
-        self.is_in_flight = False
-        self.failures = self.conflicts = 0
-        self.backoff_until = 0.0
+    ``members`` are those that the next attempt places, ``need`` of them together; ``bound``: uids of bound members.
+    """
+
+    group: QueuedGroup
+    form: PodGroup
+    members: list[Pod] = field(default_factory=list)
+    need: int = 0
+    bound: list[str] = field(default_factory=list)
 
     @property
-    def goes_alone(self) -> bool:
-        return self.conflicts >= CONFLICTS_TO_GO_ALONE
+    def is_uniform(self) -> bool:
+        """Whether what helps one member helps all."""
+        return all(pod.spec == self.members[0].spec for pod in self.members)
 
-    def _back_off(self, now: float, backoff: Backoff, plan_seconds: float) -> float:
-        self.is_in_flight = False
-        seconds = max(backoff.after(self.failures), min(PLAN_SHARE * plan_seconds, MOST_BACKOFF_SECONDS))
-        self.backoff_until = now + seconds
-        return self.backoff_until
+    def admit(self, used: int, size: int) -> int:
+        """The turns that its namespace pays for it at the head of the queue; 0 if it must wait for slots.
+
+        Until then what is not of higher priority waits behind it: let past, small pods would keep it out for ever.
+        """
+        slots, alone = len(self.members), self.conflicts >= CONFLICTS_TO_GO_ALONE
+        may_go = used == 0 if alone or slots > size else slots <= size - used
+        # Free of charge it would beat pods of other namespaces, and at its full size its own namespace would starve.
+        return max(1, min(slots, size)) if may_go else 0
+
+    def back_off_for(self, plan_seconds: float, initial_seconds: float, failed_at: float) -> None:
+        """Lengthen the back-off of a failed attempt by what its plan took; events do not end this part early."""
+        until = failed_at + min(PLAN_SHARE * plan_seconds, MOST_BACKOFF_SECONDS)
+        self.backoff_until = max(self.backoff_until, until)
+        self.ended_early_at = max(self.ended_early_at, until - initial_seconds)
 
 
 class Groups:
@@ -240,7 +229,9 @@ class Groups:
         queued = self._groups.get(key)
         if queued is None:
             return []
-        queued.group = group
+        former, queued.group = queued.group, group
+        if _without_version(former) == _without_version(group):  # its status has changed, by berth perhaps
+            return []
         queued.has_changed = queued.has_changed or queued.is_in_flight
         return [queued]
 
@@ -260,33 +251,8 @@ def in_order(pods: Iterable[Pod]) -> list[Pod]:
     return ordered[:MOST_MEMBERS]
 
 
-def slots_of(members: Members) -> int:
-    """Slots of the window that a group takes: one for each pending member."""
-    return min(len(members.pending), MOST_MEMBERS)
-
-
-def turns_of(members: Members, window: int) -> int:
-    """Turns that its namespace pays.
-
-    Free of charge it would beat pods of other namespaces, and at its full size its own namespace would starve.
-    """
-    return max(1, min(len(members.pending), window))
-
-
-def may_go(slots: int, used: int, size: int, *, alone: bool = False) -> bool:
-    """Whether a group at the head of the queue goes into flight, by the window's used slots and size.
-
-    Until then what is not of higher priority waits behind it: let past, small pods would keep it out for ever.
-    """
-    return used == 0 if alone or slots > size else slots <= size - used
-
-
-def _missing(group: PodGroup, members: Members) -> str:
-    there = len(members.bound) + members.succeeded + len(members.pending)
-    parts = [f"{there} of {group.minimum} members exist"]
-    parts += [f"{members.gated} of its pods have scheduling gates"] if members.gated else []
-    parts += [f"{count} of its pods have schedulerName {name}" for name, count in sorted(members.others.items())]
-    return "; ".join(parts)
+def _without_version(group: PodGroup | None) -> PodGroup | None:
+    return None if group is None else msgspec.structs.replace(group, resource_version="")
 
 
 def _counts_otherwise(before: Pod, now: Pod) -> bool:

@@ -42,6 +42,7 @@ from berth.framework.plugincalls import (
 )
 from berth.framework.profile import Profile
 from berth.messages.attempts import Outcome
+from berth_watcher.queue.groups import GroupEntry
 from berth_watcher.queue.queuedpod import QueuedPod
 from berth_watcher.queue.schedulingqueue import QueuePlugins
 
@@ -62,7 +63,7 @@ class QueueingHints:
         if pod.outcome is Outcome.PREEMPTING and self.nominated_nodes.concerns(pod, event, old, new):
             return True
         profile = self._profiles[pod.profile]
-        if not pod.unschedulable_plugins:
+        if not pod.unschedulable_plugins or (isinstance(pod, GroupEntry) and not pod.is_uniform):
             return True
         for name in pod.unschedulable_plugins:
             hints = profile.event_hints.get(name)
@@ -126,7 +127,10 @@ class UnschedulablePods:
 
     def add(self, pod: QueuedPod) -> None:
         preempting = pod.outcome is Outcome.PREEMPTING
-        groups = self._rejected[pod.profile, preempting].groups_for(pod.unschedulable_plugins)
+        # Hints are asked for one pod, and of a group with several kinds of pods others may be the ones without a node.
+        is_mixed = isinstance(pod, GroupEntry) and not pod.is_uniform
+        plugins = frozenset[str]() if is_mixed else pod.unschedulable_plugins
+        groups = self._rejected[pod.profile, preempting].groups_for(plugins)
         if preempting:
             self._preempting.add(pod)
         self._pods[pod.uid], self._groups_of[pod.uid], self.last_added = pod, list(groups), pod.generation

@@ -28,6 +28,8 @@ class Stage(StrEnum):
     RECOVERING = "recovering"
     # Rejected by a PreEnqueue plugin. No timer.
     GATED = "gated"
+    # A pod: waits with its group. A group: waits for members, with a timer if its gate may open without an event.
+    GROUPED = "grouped"
     # Waits for its turn and a free slot of the window. No timer.
     ACTIVE = "active"
     # After a conflict, until the reflectors reach the named resourceVersions. Timer: stop waiting.
@@ -50,6 +52,7 @@ WAITING_FOR_EVENT: Final = frozenset({Stage.UNSCHEDULABLE, Stage.GATED})  # stag
 QUEUES: Final = {
     Stage.RECOVERING: "active",
     Stage.GATED: "gated",
+    Stage.GROUPED: "gated",
     Stage.ACTIVE: "active",
     Stage.AWAITING_VERSIONS: "active",
     Stage.AWAITING_MIRROR: "active",
@@ -61,6 +64,7 @@ QUEUES: Final = {
 INCOMING_QUEUES: Final[Mapping[Stage, str]] = {
     **{stage: queue for stage, queue in QUEUES.items() if stage is not Stage.RECOVERING},
     Stage.GATED: "unschedulable",
+    Stage.GROUPED: "unschedulable",
 }
 
 

@@ -290,17 +290,22 @@ class SchedulingQueue:
             self._timers = [entry for entry in self._timers if self._current(entry[1], entry[2]) is not None]
             heapq.heapify(self._timers)
 
-    def pop(self, free: Mapping[str, int]) -> QueuedPod | None:
-        """The active pod whose turn it is, of profiles with free slots. The caller must move it."""
+    def pop(self, free: Mapping[str, int], admit: Callable[[QueuedPod], int]) -> QueuedPod | None:
+        """The active pod whose turn it is, of profiles with free slots. The caller must move it.
+
+        ``admit``: the turns that its namespace pays; 0 if the pod waits for more slots, and its profile with it.
+        """
         heads = [
             (*found, active)
             for profile, active in self._active.items()
             if free[profile] > 0 and (found := active.first())
         ]
-        if not heads:
-            return None
-        *_, active = min(heads, key=itemgetter(0, 1))
-        return self._pods[active.pop().uid]
+        for _, entry, active in sorted(heads, key=itemgetter(0, 1)):
+            pod = self._pods[entry.uid]
+            if turns := admit(pod):
+                active.pop(turns)
+                return pod
+        return None
 
     @property
     def has_early(self) -> bool:

@@ -351,6 +351,31 @@ class Members:
         return min([*of_group, *map(priority_of, self.pending)], default=0)
 
 
+def refusal_of(key: GroupKey, group: PodGroup | None, members: Members, known: Container[Dialect]) -> str:
+    """Why the group is not scheduled, however many members there are; empty if it is.
+
+    ``known``: the dialects whose PodGroups can be read.
+    """
+    if key.dialect not in known:
+        return f"it is not known yet whether the API server has PodGroups of {key.dialect.value}"
+    if group is None:
+        return f'no PodGroup "{key.name}" in {key.dialect.value}'
+    if group.is_terminating:
+        return f'PodGroup "{key.name}" is being deleted'
+    if group.problems:
+        return "; ".join(group.problems)
+    return several_profiles(members.profiles) if len(members.profiles) > 1 else ""
+
+
+def missing_members(group: PodGroup, members: Members) -> str:
+    """Which pods the minimum lacks, and which of the group's do not count."""
+    there = len(members.bound) + members.succeeded + len(members.pending)
+    parts = [f"{there} of {group.minimum} members exist"]
+    parts += [f"{members.gated} of its pods have scheduling gates"] if members.gated else []
+    parts += [f"{count} of its pods have schedulerName {name}" for name, count in sorted(members.others.items())]
+    return "; ".join(parts)
+
+
 def several_profiles(names: Iterable[str]) -> str:
     """Upstream's words for a group of two profiles."""
     first, second, *_ = (f'"{name}"' for name in names)

@@ -7,7 +7,7 @@ group that goes as one. What is terminating goes anyway, and counts as gone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -63,6 +63,12 @@ def may_preempt(question: GroupQuestion, snapshot: Snapshot) -> bool:
     )
 
 
+def may_help(snapshot: Snapshot, priority: int) -> bool:
+    """Whether some pod may be evicted for this priority, or is terminating."""
+    placed = (each.pod for row in range(snapshot.size) for each in snapshot.placed_on_row(row))
+    return any(priority_of(pod) < priority or pod.metadata.deletion_timestamp is not None for pod in placed)
+
+
 def plan_evictions(  # noqa: PLR0913 - the question, the cluster, and the clock
     question: GroupQuestion,
     snapshot: Snapshot,
@@ -70,16 +76,20 @@ def plan_evictions(  # noqa: PLR0913 - the question, the cluster, and the clock
     *,
     priority: int,
     groups: Mapping[GroupKey, PodGroup],
+    absent: Iterable[str] = (),
     may_continue: Callable[[], bool] = lambda: True,
 ) -> Evicting:
     """The evictions, or None where none help. The Snapshot is not changed; works on a copy from the start.
 
-    ``priority`` is the group's; ``groups`` are those of placed pods. Yields when ``may_continue`` says that its time
-    is over. Raises no exception.
+    ``priority`` is the group's; ``groups`` are those of placed pods; ``absent``: uids of pods that do not count. Yields
+    when ``may_continue`` says that its time is over. Raises no exception.
     """
     if not may_preempt(question, snapshot):
         return None
-    dry_run = _DryRun(question, snapshot.copied(), profile, priority, groups)
+    copy = snapshot.copied()
+    for uid in absent:
+        copy.remove_pod(uid)
+    dry_run = _DryRun(question, copy, profile, priority, groups)
     try:
         for _ in dry_run.run():
             if not may_continue():

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, TypeVar
 import msgspec
 
 from berth.api.meta import Name, ObjectMeta
+from berth.api.pod import priority_of
 from berth.api.podgroups import MOST_MEMBERS, Dialect, GroupKey, PodGroup
 from berth.errors import DecodeError
 from berth.messages.attempts import (
@@ -70,6 +71,12 @@ class GroupMessage(Message, frozen=True, kw_only=True):
     bundle: Bundle
     need: Count
     failures: Count = 0
+
+    @property
+    def priority(self) -> int:
+        """The lowest of the group's and its members'."""
+        of_group = [] if self.group.priority is None else [self.group.priority]
+        return min([*of_group, *map(priority_of, self.bundle.classes)], default=0)
 
 
 class GroupPending(GroupMessage, frozen=True, kw_only=True):

@@ -8,8 +8,10 @@ from typing import Any
 
 from berth.framework.extending import Extension
 from berth.framework.profile import Profile
+from berth.groups.evictions import may_help, plan_evictions
 from berth.groups.planner import plan
 from berth.groups.question import GroupQuestion
+from berth.messages.attempts import Preemption, Victim
 from berth.messages.groupattempts import GroupPending, GroupRanked, within_bounds
 from berth.messages.groups import GroupPlan
 from berth.messages.subjects import Attempt
@@ -51,12 +53,14 @@ class GroupRanker:
             bound=pending.bound,
             extensions=extensions or {},
         )
-        profile, is_behind, is_counted = self.profiles[pending.profile], False, False
+        profile, is_behind, is_counted, preemption = self.profiles[pending.profile], False, False, None
         found = yield from plan(question, view.snapshot, profile, may_continue=may_continue)
         if not found.is_found and not found.error:
             is_behind = not positions.covers(pending.after)
             if not is_behind:
                 is_counted = yield from self._fits_without_proposals(question, profile, view, may_continue)
+                if not is_counted:
+                    preemption = yield from self._evictions(question, profile, pending.priority, view, may_continue)
         message = self._message(
             pending,
             found,
@@ -66,6 +70,7 @@ class GroupRanker:
             seconds=max(0.0, self.clock() - begun),
             behind=is_behind,
             proposals_counted=is_counted,
+            preemption=preemption,
         )
         view.proposals.ranked_group(message, self.clock())
         return message
@@ -100,3 +105,30 @@ class GroupRanker:
             without = view.snapshot.copied()
         found = yield from plan(question, without, profile, may_continue=may_continue)
         return found.is_found
+
+    def _evictions(
+        self,
+        question: GroupQuestion,
+        profile: Profile,
+        priority: int,
+        view: View,
+        may_continue: Callable[[], bool],
+    ) -> Generator[None, None, Preemption | None]:
+        """The pods whose eviction makes room for all that is needed: no proposals, which the binder does not count."""
+        if not may_help(view.snapshot, priority):
+            return None
+        found = yield from plan_evictions(
+            question,
+            view.snapshot,
+            profile,
+            priority=priority,
+            groups=view.groups.known,
+            absent=[proposal.attempt.uid for proposal in view.proposals.unbound()],
+            may_continue=may_continue,
+        )
+        if found is None:
+            return None
+        victims = [
+            Victim(uid=pod.uid, namespace=pod.metadata.namespace, name=pod.metadata.name) for pod in found.victims
+        ]
+        return Preemption(node="", victims=victims)

@@ -22,6 +22,7 @@ from berth.bus.interface import Entry, StoredMessage
 from berth.cluster.buckets import KindComplete, MirroredSnapshot, PodNominated, PodPlaced, PodRemoved
 from berth.cluster.devices.ledger import DeviceLedger
 from berth.cluster.devices.pools import DevicePools
+from berth.cluster.podgroups import PodGroups
 from berth.cluster.snapshot import Snapshot
 from berth.decoding import decoding
 from berth.errors import DecodeError
@@ -465,6 +466,7 @@ class View:
         self.positions = Positions()
         self.undecodable = 0
         self._mirror = MirroredSnapshot(self.snapshot)
+        self.groups = PodGroups(self.snapshot)  # without their pods
         self._ranked = self._missed = self._pending = 0
         self._expired: deque[str] = deque(maxlen=EXPIRED_NAMED)  # since the last ranking
         self._server_time: datetime | None = None

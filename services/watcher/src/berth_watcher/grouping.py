@@ -1,0 +1,245 @@
+"""Which pods wait for their group, and the entry of each group in the queue (ADR 72).
+
+The core moves pods and entries; here is what a group needs for it. A group whose pods changed is reviewed at the end of
+the slice, once for all changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from berth.api.kinds import COSCHEDULING_POD_GROUP, POD_GROUP, WATCHED_KINDS
+from berth.api.meta import KubernetesObject
+from berth.api.pod import Pod
+from berth.api.podgroups import (
+    CoschedulingPodGroup,
+    Dialect,
+    GroupKey,
+    Members,
+    PodGroup,
+    UpstreamPodGroup,
+    of_coscheduling,
+    of_upstream,
+)
+from berth.messages.attempts import Outcome
+from berth.messages.subjects import Attempt
+from berth_watcher.queue.groups import (
+    REPLACEMENT_SECONDS,
+    GroupEntry,
+    GroupGate,
+    Groups,
+    QueuedGroup,
+    Way,
+    in_order,
+)
+from berth_watcher.queue.queuedpod import EventClock, QueuedPod, Stage
+from berth_watcher.queue.schedulingqueue import SchedulingQueue
+from berth_watcher.store import ObjectStore
+
+DIALECTS: Final[Mapping[str, Dialect]] = {
+    POD_GROUP.name: Dialect.UPSTREAM,
+    COSCHEDULING_POD_GROUP.name: Dialect.COSCHEDULING,
+}
+GROUP_KINDS: Final = tuple(kind.name for kind in WATCHED_KINDS if kind.name in DIALECTS)
+
+# Says why messages about groups of a profile would not be understood; empty if they are.
+Lacking = Callable[[str], str]
+# Seconds after which a gate is looked at again that such a reason closes.
+LACKING_SECONDS: Final = 1.0
+
+# Stages of a pod that waits by itself, from which it goes to its group.
+_BY_ITSELF: Final = frozenset(
+    {Stage.ACTIVE, Stage.BACKOFF, Stage.UNSCHEDULABLE, Stage.AWAITING_VERSIONS, Stage.AWAITING_MIRROR}
+)
+# Stages in which a pod may be bound already: its group is planned once the watch has shown what became of it.
+_UNDECIDED: Final = frozenset({Stage.IN_FLIGHT, Stage.AWAITING_WATCH})
+
+
+def form_of(thing: KubernetesObject | None) -> PodGroup | None:
+    """The form of a PodGroup; None for other objects."""
+    if isinstance(thing, UpstreamPodGroup):
+        return of_upstream(thing)
+    return of_coscheduling(thing) if isinstance(thing, CoschedulingPodGroup) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Review:
+    """What a group's pods are to do.
+
+    ``joining``: pods that waited by themselves and wait with the group now. ``leaving``: those that waited with it and
+    are scheduled one by one. ``members``: with those pending members that the next attempt may place.
+    """
+
+    gate: GroupGate
+    members: Members
+    joining: list[QueuedPod]
+    leaving: list[QueuedPod]
+
+
+class Grouping:
+    def __init__(
+        self,
+        profiles: Collection[str],
+        *,
+        clock: EventClock,
+        queue: SchedulingQueue,
+        store: ObjectStore,
+        lacking: Lacking,
+    ) -> None:
+        self._profiles = profiles
+        self._clock = clock
+        self._queue = queue
+        self._store = store
+        self._lacking = lacking
+        self._groups = Groups(profiles)
+        self._entries: dict[GroupKey, GroupEntry] = {}
+        self._last: dict[str, Attempt] = {}  # by uid of a PodGroup, the attempt of an entry that left the queue
+        # Groups to be reviewed; true: what happened may help the group.
+        self.changed: dict[QueuedGroup, bool] = {}
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    # --- what happens to pods and PodGroups
+
+    def observe_pod(self, uid: str, pod: Pod | None) -> None:
+        now = self._clock.now
+        self._mark(self._groups.remove_pod(uid, now) if pod is None else self._groups.observe_pod(pod, now))
+
+    def observe_group(self, form: PodGroup) -> None:
+        self._mark(self._groups.observe_group(form))
+
+    def remove_group(self, form: PodGroup) -> None:
+        self._last.pop(form.uid, None)
+        self._mark(self._groups.remove_group(form.key, form.uid))
+
+    def mark_all(self, *, helps: bool = True) -> None:
+        for group in self._groups:
+            self.mark(group, helps=helps)
+
+    def mark(self, group: QueuedGroup, *, helps: bool) -> None:
+        """Have a group reviewed."""
+        self.changed[group] = helps or self.changed.get(group, False)
+
+    def take_changed(self) -> dict[QueuedGroup, bool]:
+        changed, self.changed = self.changed, {}
+        return changed
+
+    def landed(self, entry: GroupEntry, *, helps: bool) -> None:
+        """The group's attempt has ended."""
+        self.mark(entry.group, helps=helps)
+        self._mark(self._groups.landed(entry.group, self._clock.now))
+
+    def _mark(self, groups: Iterable[QueuedGroup]) -> None:
+        for group in groups:
+            self.mark(group, helps=True)
+
+    # --- pods and their groups
+
+    def keeps(self, queued: QueuedPod) -> bool:
+        """Whether the pod waits with its group."""
+        group = None if isinstance(queued, GroupEntry) else self._groups.of(queued.uid)
+        return group is not None and group.way is not Way.ONE_BY_ONE
+
+    def takes(self, queued: QueuedPod) -> bool:
+        """The same for a pod that could be tried by itself: then its group is reviewed."""
+        group = self._groups.of(queued.uid)
+        if group is None or not self.keeps(queued):
+            return False
+        self.mark(group, helps=True)
+        return True
+
+    def queued_members(self, group: QueuedGroup) -> list[QueuedPod]:
+        found = map(self._queue.get, group.pods)
+        return [queued for queued in found if queued is not None]
+
+    def broken(self, uid: str) -> QueuedGroup | None:
+        """The begun group of a bound pod that leaves its node, if it has fewer than its minimum without the pod."""
+        group = self._groups.of(uid)
+        if group is None or group.group is None or not group.is_begun:
+            return None
+        if self._clock.now >= group.broken_until:
+            others = Members.of((pod for pod in group.pods.values() if pod.uid != uid), self._profiles)
+            if group.way is not Way.ONE_BY_ONE or not others.need(group.group):
+                return None
+            group.broken_until = self._clock.now + REPLACEMENT_SECONDS
+        return group
+
+    def review(self, group: QueuedGroup) -> Review:
+        """Look at the gate of a group that is not in flight, and note the way of its pods."""
+        members = Members.of(group.pods.values(), self._profiles)
+        group.is_begun = members.is_begun
+        gate = self._gate(group, members)
+        group.way = gate.way
+        queued = [each for pod in members.pending if (each := self._queue.get(pod.uid)) is not None]
+        if gate.way is Way.ONE_BY_ONE:
+            return Review(gate=gate, members=members, joining=[], leaving=_in(queued, Stage.GROUPED))
+        joining = [each for each in queued if each.stage in _BY_ITSELF and not _backs_off(each)]
+        ready = {each.uid for each in (*joining, *_in(queued, Stage.GROUPED, Stage.RECOVERING))}
+        waiting = len(members.pending) - len(ready)
+        members.pending = [pod for pod in members.pending if pod.uid in ready]
+        if gate.way is Way.TOGETHER:
+            gate = self._gate(group, members)
+        if any(each.stage in _UNDECIDED for each in queued):
+            gate = GroupGate(Way.GATED, "an attempt of one of its pods has not ended")
+        elif gate.way is Way.GATED and waiting:
+            gate = GroupGate(Way.GATED, f"{gate.message}; {waiting} of its pods cannot be tried", gate.due)
+        elif gate.way is Way.TOGETHER and (lacking := self._lacking(members.profiles[0])):
+            gate = GroupGate(Way.GATED, lacking, self._clock.now + LACKING_SECONDS)
+        group.way = Way.GATED if gate.way is Way.GATED else Way.TOGETHER
+        return Review(gate=gate, members=members, joining=joining, leaving=[])
+
+    def _gate(self, group: QueuedGroup, members: Members) -> GroupGate:
+        kinds = [kind for kind, dialect in DIALECTS.items() if dialect is group.key.dialect]
+        if self._store.absent.issuperset(kinds):
+            return GroupGate(Way.ONE_BY_ONE)
+        known = [DIALECTS[kind] for kind in self._store.kinds if kind in DIALECTS and kind not in self._store.unread]
+        return group.gate(members, known, self._clock.now)
+
+    # --- the entry of a group
+
+    def entry_for(self, group: QueuedGroup, review: Review) -> tuple[GroupEntry | None, GroupEntry | None]:
+        """The entry that leaves the queue, and the one that stands for the group, which is new if need be."""
+        entry, form = self._entries.get(group.key), group.group
+        if form is None or review.gate.way is Way.ONE_BY_ONE or not group.pods:
+            return entry, None
+        if entry is not None and entry.uid == form.uid:
+            return None, entry
+        # Nothing of a group without pending members can be in flight any more.
+        return entry, self._make_entry(group, form, review.members) if review.members.pending else None
+
+    def _make_entry(self, group: QueuedGroup, form: PodGroup, members: Members) -> GroupEntry:
+        pod = group.representative(form, members)
+        entry = GroupEntry(pod=pod, timestamp=self._clock.timestamp().wall, group=group, form=form)
+        entry.attempt = self._last.pop(form.uid, None)
+        self._entries[group.key] = entry
+        self._queue.add(entry)
+        return entry
+
+    def forget_entry(self, entry: GroupEntry) -> None:
+        """The entry leaves the queue. Numbers of attempts are not used again while there is the PodGroup."""
+        if self._entries.get(entry.group.key) is entry:
+            del self._entries[entry.group.key]
+        if entry.attempt is not None and entry.group.group is not None and entry.group.group.uid == entry.uid:
+            self._last[entry.uid] = entry.attempt
+
+    def update_entry(self, entry: GroupEntry, members: Members) -> bool:
+        """Take in the group's present members. Returns whether its place in the queue is another one."""
+        form = entry.group.group or entry.form
+        before = entry.pod.spec.priority, entry.at_front, entry.pod.spec.scheduler_name
+        entry.form, entry.pod = form, entry.group.representative(form, members)
+        entry.members, entry.need = in_order(members.pending), members.wanted(form)
+        entry.bound = [pod.uid for pod in members.bound]
+        entry.at_front = entry.at_front or members.is_begun
+        return before != (entry.pod.spec.priority, entry.at_front, entry.pod.spec.scheduler_name)
+
+
+def _in(queued: Iterable[QueuedPod], *stages: Stage) -> list[QueuedPod]:
+    return [each for each in queued if each.stage in stages]
+
+
+def _backs_off(queued: QueuedPod) -> bool:
+    """Whether the API server or a plugin refused this pod: then the others go on without it."""
+    return queued.stage is Stage.BACKOFF and (queued.outcome is Outcome.ERROR or bool(queued.failure))

@@ -1,0 +1,353 @@
+"""Groups in the watcher's core: one message for a group, and what becomes of its members."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from berth.api.meta import ObjectMeta
+from berth.api.pod import Pod
+from berth.api.podgroups import GROUP_LABEL, CoschedulingPodGroup, CoschedulingSpec
+from berth.kube.listwatch import Current, Deleted, Listed
+from berth.messages.attempts import Outcome, Positions, Reason
+from berth_watcher.events import AttemptLookedUp, FoundDecision, FoundInFlight, LookUpAttempt, StreamsRead
+from berth_watcher.settings import AttemptSettings
+from harness.worlds.watcher_world import EPOCH, WatcherUnderTest, a_node, a_pod, attempt
+
+KINDS = ("node", "podgroup", "coschedulingpodgroup", "pod")
+GANG = "~gang"
+
+
+def a_pod_group(name: str = "gang", minimum: int = 4, *, uid: str = "", version: int = 1) -> CoschedulingPodGroup:
+    metadata = ObjectMeta(name=name, namespace="default", uid=uid or f"uid-~{name}", resource_version=str(version))
+    return CoschedulingPodGroup(metadata=metadata, spec=CoschedulingSpec(min_member=minimum))
+
+
+def members(count: int, group: str = "gang", **pod: Any) -> list[Pod]:
+    return [a_member(f"{group}-{number}", group, **pod) for number in range(count)]
+
+
+def a_member(name: str, group: str = "gang", **pod: Any) -> Pod:
+    return a_pod(name, labels={GROUP_LABEL: group}, **pod)
+
+
+def bound(pod: Pod, node: str = "n1") -> Pod:
+    return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, node_name=node))
+
+
+def a_watcher(*things: Any, floor: int = 64, **world: Any) -> WatcherUnderTest:
+    watcher = WatcherUnderTest(kinds=KINDS, settings=AttemptSettings(window_floor=floor), **world)
+    return watcher.lead(a_node("n1"), *things)
+
+
+def names(watcher: WatcherUnderTest, place: int = -1) -> list[str]:
+    """The members in a message."""
+    return [member.name for member in watcher.groups_published[place].message.bundle.members]
+
+
+def message_of(watcher: WatcherUnderTest, uid: str) -> str:
+    queued = watcher.core.find(uid)
+    assert queued is not None
+    return queued.message
+
+
+def in_flight(watcher: WatcherUnderTest) -> int:
+    return watcher.core.figures(watcher.now).in_flight["berth"]
+
+
+# --- one message
+
+
+def test_a_group_is_one_message_once_its_minimum_exists():
+    watcher = a_watcher(a_pod_group(minimum=4))
+    watcher.show(*members(3))
+    assert (watcher.groups_published, watcher.published) == ([], [])
+    assert message_of(watcher, "uid-gang-0") == "3 of 4 members exist"
+    watcher.show(a_member("gang-3"))
+    [published] = watcher.groups_published
+    message = published.message
+    assert (message.attempt, message.need, message.group.minimum) == ("uid-~gang.7.1", 4, 4)
+    assert names(watcher) == [f"gang-{number}" for number in range(4)]
+    assert [member.n for member in message.bundle.members] == [1] * 4
+    assert watcher.published == []
+    assert in_flight(watcher) == 4
+
+
+def test_pods_whose_group_comes_late_wait_for_it():
+    watcher = a_watcher(*members(4))
+    assert (watcher.published, message_of(watcher, "uid-gang-0")) == ([], 'no PodGroup "gang" in scheduling.x-k8s.io')
+    watcher.show(a_pod_group(minimum=4))
+    assert len(watcher.groups_published) == 1
+
+
+def test_pods_of_a_group_with_a_minimum_of_one_are_ordinary_pods():
+    watcher = a_watcher(a_pod_group(minimum=1), *members(2))
+    assert (watcher.pods_published, watcher.groups_published) == (["gang-0", "gang-1"], [])
+
+
+def test_where_the_api_server_has_no_pod_groups_the_label_has_no_effect():
+    watcher = WatcherUnderTest(kinds=KINDS)
+    watcher.list_objects(a_node("n1"), *members(2))
+    watcher.store.apply(Current(kind="coschedulingpodgroup", resource_version="0", is_served=False))
+    watcher.take_over()
+    watcher.read_bucket()
+    watcher.send(StreamsRead())
+    assert watcher.pods_published == ["gang-0", "gang-1"]
+    watcher.send(Listed(kind="coschedulingpodgroup", objects=[], resource_version="20"))
+    watcher.show(a_member("late"))
+    assert watcher.pods_published == ["gang-0", "gang-1"]
+
+
+def test_pods_wait_while_pod_groups_cannot_be_read():
+    watcher = a_watcher(a_pod_group(minimum=1))
+    watcher.send(Current(kind="coschedulingpodgroup", resource_version="0", unread="berth may not read them"))
+    watcher.show(a_member("gang-0"))
+    assert "not known yet" in message_of(watcher, "uid-gang-0")
+    watcher.send(Current(kind="coschedulingpodgroup", resource_version="9"))
+    assert watcher.pods_published == ["gang-0"]
+
+
+def test_group_messages_wait_until_binder_and_scorers_read_them():
+    lacking = ["scorer 's' cannot read messages about groups: update it"]
+    watcher = a_watcher(a_pod_group(minimum=2), *members(2), lacks_groups=lambda _: lacking[0])
+    assert (watcher.groups_published, message_of(watcher, "uid-gang-0")) == ([], lacking[0])
+    lacking[0] = ""
+    watcher.advance(1.1)
+    assert len(watcher.groups_published) == 1
+
+
+def test_a_pod_that_joins_a_group_while_in_flight_is_decided_first():
+    watcher = a_watcher(a_pod_group(minimum=2), a_pod("x"), a_member("gang-0"))
+    watcher.show(a_member("x", version=2))
+    assert (watcher.pods_published, watcher.groups_published) == (["x", "x"], [])  # with its new label
+    watcher.decide("x", Outcome.CONFLICT)
+    assert names(watcher) == ["gang-0", "x"]
+    assert [member.n for member in watcher.groups_published[-1].message.bundle.members] == [1, 3]
+
+
+# --- the window
+
+
+def test_a_group_at_the_head_waits_for_its_slots_and_what_is_behind_waits_with_it():
+    watcher = a_watcher(a_pod_group(minimum=4), a_pod("a", age_seconds=60), floor=4)
+    watcher.show(*members(4, age_seconds=30))
+    watcher.show(a_pod("b", age_seconds=-10), a_pod("urgent", priority=9))
+    assert (watcher.pods_published, watcher.groups_published) == (["a", "urgent"], [])
+    watcher.decide("a", Outcome.BOUND)
+    watcher.decide("urgent", Outcome.BOUND)
+    assert (len(watcher.groups_published), watcher.pods_published) == (1, ["a", "urgent"])
+
+
+def test_a_group_larger_than_the_window_goes_alone():
+    watcher = a_watcher(a_pod_group(minimum=8), a_pod("a", age_seconds=60), floor=4)
+    watcher.show(*members(8))
+    assert watcher.groups_published == []
+    watcher.decide("a", Outcome.BOUND)
+    assert (len(watcher.groups_published), in_flight(watcher)) == (1, 8)
+
+
+# --- Decisions
+
+
+def test_a_bound_group_leaves_the_queue_and_the_members_beyond_its_minimum_are_ordinary_pods():
+    pods = members(5)
+    watcher = a_watcher(a_pod_group(minimum=4), *pods)
+    for number in range(4):
+        watcher.decide(f"gang-{number}", Outcome.BOUND, attempt=f"uid-gang-{number}.7.1", of_group="uid-~gang.7.1")
+    watcher.decide(GANG, Outcome.BOUND)
+    assert (in_flight(watcher), watcher.published) == (0, [])
+    watcher.show(*map(bound, pods[:4]))
+    assert (watcher.pods_published, len(watcher.groups_published)) == (["gang-4"], 1)
+    assert watcher.stage("~gang") == "gone"
+
+
+def test_an_unschedulable_group_waits_for_an_event_and_its_back_off():
+    watcher = a_watcher(a_pod_group(minimum=4), *members(4))
+    watcher.decide(
+        GANG, Outcome.UNSCHEDULABLE, message="no room", blockers=["NodeResourcesFit"], positions=covering(watcher)
+    )
+    assert (watcher.stage(GANG), watcher.stage("gang-0"), in_flight(watcher)) == ("unschedulable", "grouped", 0)
+    assert message_of(watcher, "uid-gang-0") == "no room"
+    watcher.advance(60)
+    assert len(watcher.groups_published) == 1
+    watcher.show(a_node("n2", cpu="64"))
+    assert [each.message.attempt for each in watcher.groups_published] == ["uid-~gang.7.1", "uid-~gang.7.2"]
+    assert [member.n for member in watcher.groups_published[-1].message.bundle.members] == [2] * 4
+
+
+def test_a_new_member_helps_and_a_condition_of_a_member_does_not():
+    pods = members(4)
+    watcher = a_watcher(a_pod_group(minimum=4), *pods)
+    watcher.decide(GANG, Outcome.UNSCHEDULABLE, blockers=["NodeResourcesFit"], positions=covering(watcher))
+    watcher.advance(60)
+    watcher.show(
+        *[
+            msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, resource_version="9"))
+            for pod in pods
+        ]
+    )
+    assert len(watcher.groups_published) == 1
+    watcher.show(a_member("gang-4"))
+    assert len(names(watcher)) == 5
+
+
+def test_what_changes_in_flight_is_in_the_next_attempt():
+    pods = members(4)
+    watcher = a_watcher(a_pod_group(minimum=4), *pods)
+    watcher.delete(pods[0])
+    watcher.show(a_member("other"))
+    assert len(watcher.groups_published) == 1
+    watcher.decide(GANG, Outcome.CONFLICT)
+    assert names(watcher) == ["gang-1", "gang-2", "gang-3", "other"]
+
+
+def test_a_group_of_which_a_part_is_bound_goes_on_at_once_with_the_rest():
+    pods = members(4)
+    watcher = a_watcher(a_pod_group(minimum=4), *pods)
+    watcher.decide("gang-0", Outcome.BOUND, attempt="uid-gang-0.7.1", of_group="uid-~gang.7.1")
+    watcher.decide(GANG, Outcome.CONFLICT, reason=Reason.BEGUN)
+    assert len(watcher.groups_published) == 1  # the watch has not shown the bound one yet
+    watcher.show(bound(pods[0]))
+    message = watcher.groups_published[-1].message
+    assert (names(watcher), message.need, message.bound) == (["gang-1", "gang-2", "gang-3"], 3, ["uid-gang-0"])
+
+
+def test_a_member_that_is_refused_backs_off_alone():
+    pods = members(4)
+    watcher = a_watcher(a_pod_group(minimum=3), *pods)
+    watcher.decide("gang-0", Outcome.ERROR, attempt="uid-gang-0.7.1", of_group="uid-~gang.7.1")
+    watcher.decide(GANG, Outcome.CONFLICT, reason=Reason.BEGUN)
+    assert (watcher.stage("gang-0"), names(watcher)) == ("backoff", ["gang-1", "gang-2", "gang-3"])
+
+
+def test_after_three_conflicts_a_group_backs_off():
+    watcher = a_watcher(a_pod_group(minimum=2), *members(2))
+    for _ in range(3):
+        assert watcher.stage(GANG) == "in flight"
+        watcher.decide(GANG, Outcome.CONFLICT)
+    assert watcher.stage(GANG) == "backoff"
+
+
+def test_a_group_backs_off_for_ten_times_its_plan():
+    watcher = a_watcher(a_pod_group(minimum=2), *members(2))
+    watcher.decide(GANG, Outcome.ERROR, plan_seconds=2.0)
+    watcher.advance(19)
+    assert len(watcher.groups_published) == 1
+    watcher.advance(2)
+    assert len(watcher.groups_published) == 2
+
+
+def test_a_lost_attempt_is_followed_by_one_with_the_present_members():
+    pods = members(3)
+    watcher = a_watcher(a_pod_group(minimum=2), *pods)
+    watcher.delete(pods[2])
+    watcher.advance(11)
+    [look_up] = watcher.of(LookUpAttempt)
+    assert (look_up.pod, str(look_up.attempt)) == (GANG, "uid-~gang.7.1")
+    watcher.send(AttemptLookedUp(attempt=look_up.attempt))
+    assert (names(watcher), in_flight(watcher)) == (["gang-0", "gang-1"], 2)
+
+
+def test_the_room_of_a_lost_member_is_left_to_its_replacement_for_a_second():
+    pods = [bound(pod) for pod in members(4, "old")]
+    watcher = a_watcher(a_pod_group("old", 4), a_pod_group("fresh", 1), *pods, a_pod("single"))
+    watcher.decide("single", Outcome.UNSCHEDULABLE, blockers=["NodeResourcesFit"], positions=covering(watcher))
+    watcher.advance(20)
+    watcher.delete(pods[0])
+    assert watcher.pods_published == ["single"]
+    watcher.show(a_member("replaced", "old"))
+    assert names(watcher) == ["replaced"]
+    assert watcher.core.due() <= watcher.now + 1.0
+    watcher.advance(1.0)
+    assert watcher.pods_published == ["single", "single"]
+
+
+def test_the_room_of_a_group_that_ends_helps_at_once():
+    pods = [bound(pod) for pod in members(2, "old")]
+    watcher = a_watcher(a_pod_group("old", 2), *pods, a_pod("single"))
+    watcher.decide("single", Outcome.UNSCHEDULABLE, blockers=["NodeResourcesFit"], positions=covering(watcher))
+    watcher.advance(20)
+    watcher.delete(pods[0])
+    watcher.delete(pods[1])
+    watcher.advance(0.0)
+    assert watcher.pods_published == ["single", "single"]
+
+
+# --- PodGroups that change
+
+
+def test_a_raised_minimum_closes_the_gate():
+    watcher = a_watcher(a_pod_group(minimum=2), *members(1))
+    watcher.show(a_pod_group(minimum=3, version=2), a_member("gang-1"))
+    assert (watcher.groups_published, message_of(watcher, "uid-gang-1")) == ([], "2 of 3 members exist")
+    watcher.show(a_pod_group(minimum=2, version=3))
+    assert len(watcher.groups_published) == 1
+
+
+def test_a_remade_pod_group_has_attempts_of_its_own():
+    watcher = a_watcher(a_pod_group(minimum=2), *members(2))
+    watcher.decide(GANG, Outcome.UNSCHEDULABLE, blockers=["NodeResourcesFit"], positions=covering(watcher))
+    watcher.send(Deleted(kind="coschedulingpodgroup", object=a_pod_group(minimum=2, version=2)))
+    assert (watcher.stage(GANG), message_of(watcher, "uid-gang-0")) == (
+        "gone",
+        'no PodGroup "gang" in scheduling.x-k8s.io',
+    )
+    watcher.show(a_pod_group(minimum=2, uid="another", version=3))
+    assert watcher.groups_published[-1].message.attempt == "another.7.1"
+
+
+def test_numbers_of_attempts_are_not_used_again():
+    pods = members(2)
+    watcher = a_watcher(a_pod_group(minimum=2), *pods)
+    watcher.decide(GANG, Outcome.ERROR)
+    for pod in pods:
+        watcher.delete(pod)
+    assert watcher.stage(GANG) == "gone"
+    watcher.show(*members(2, uid=""))
+    assert watcher.groups_published[-1].message.attempt == "uid-~gang.7.2"
+
+
+# --- a takeover
+
+
+def test_a_takeover_finds_a_group_in_flight_and_its_members_decisions():
+    pods = members(2)
+    former = attempt(GANG, 6, 3)
+    found = FoundInFlight(attempt=former, pod=pods[0], members=(attempt("gang-0", 6, 1), attempt("gang-1", 6, 1)))
+    watcher = WatcherUnderTest(kinds=KINDS)
+    watcher.lead(a_node("n1"), a_pod_group(minimum=2), *pods, streams=StreamsRead(in_flight={f"uid-{GANG}": found}))
+    assert (watcher.groups_published, watcher.published, in_flight(watcher)) == ([], [], 0)
+    assert watcher.stage(GANG) == "in flight"
+    watcher.decide("gang-0", Outcome.BOUND, attempt="uid-gang-0.6.1")
+    assert watcher.stage("gang-0") == "awaiting watch"
+    watcher.decide("gang-1", Outcome.BOUND, attempt="uid-gang-1.6.1")
+    watcher.show(*map(bound, pods))
+    assert watcher.stage("gang-0") == "gone"
+
+
+def test_a_takeover_goes_on_from_a_groups_decision():
+    pods = members(2)
+    watcher = WatcherUnderTest(kinds=KINDS)
+    watcher.list_objects(a_node("n1"), a_pod_group(minimum=2), *pods)
+    watcher.take_over()
+    watcher.read_bucket()
+    received = watcher.decision(GANG, Outcome.ERROR, attempt=f"uid-{GANG}.6.3", message="refused")
+    last = FoundDecision(decision=received.decision, time=EPOCH, age_seconds=0.0)
+    watcher.send(StreamsRead(decisions={f"uid-{GANG}": last}))
+    assert watcher.stage(GANG) == "backoff"
+    watcher.advance(3)
+    assert watcher.groups_published[-1].message.attempt == f"uid-{GANG}.7.1"
+
+
+def covering(watcher: WatcherUnderTest) -> Any:
+    """Positions of a scorer that has read everything."""
+    return Positions(cluster=watcher.sequence, decisions=watcher.decisions)
+
+
+@pytest.mark.parametrize("order", ["group first", "pods first"])
+def test_a_takeover_waits_for_nothing_that_a_fresh_group_needs(order: str):
+    things = [a_pod_group(minimum=2), *members(2)]
+    watcher = a_watcher(*(things if order == "group first" else reversed(things)))
+    assert len(watcher.groups_published) == 1
