@@ -197,7 +197,7 @@ class BinderCore:
         if self._is_closed:
             return None
         due = self._queue.due(may_start=self._may_start)
-        return self._due_of_groups(due) if self._groups else due
+        return self._due_of_groups(due) if self._groups.undecided else due
 
     def _due_of_groups(self, due: float | None) -> float | None:
         if self._groups.has_work and self._may_step_groups:
@@ -298,10 +298,11 @@ class BinderCore:
         alone = None if self._in_flight else self._suspects.take_alone()
         if alone is not None:
             effects += self._proceed_alone(alone, now)
-        if self._groups:
+        undecided = self._groups.undecided
+        if undecided:
             self._groups.end_pauses(now)
         while True:
-            has_step = bool(self._groups) and self._groups.has_work and self._may_step_groups
+            has_step = undecided and self._groups.has_work and self._may_step_groups
             if has_step:
                 effects += self._groups.step(now)
             if self._may_start and (turn := self._queue.next(now)) is not None:

@@ -47,28 +47,28 @@ class RankedQueue:
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Held]] = []
         self._arrivals = count()
-        self._first = frozenset[int]()  # sequences of messages that go before all others
+        self.first = frozenset[int]()  # sequences of messages that go before all others
         self._first_until = 0.0
 
     def put_first(self, sequences: frozenset[int], until: float) -> None:
         """These messages go before all others, which wait for them at most until this time."""
-        self._first, self._first_until = sequences, until
+        self.first, self._first_until = sequences, until
 
     def push(self, delivery: Held) -> None:
-        place = delivery.sequence if delivery.sequence not in self._first else FIRST
+        place = delivery.sequence if delivery.sequence not in self.first else FIRST
         heapq.heappush(self._heap, (place, next(self._arrivals), delivery))
 
     def pop(self) -> Held:
         """Remove and return the first message. Raises IndexError if the queue is empty."""
         delivery = heapq.heappop(self._heap)[2]
-        if self._first:
-            self._first -= {delivery.sequence}
+        if self.first:
+            self.first -= {delivery.sequence}
         return delivery
 
     @property
     def waits_until(self) -> float:
         """The time until which the first message waits for those that go before it; LONG_AGO: it does not."""
-        is_behind = self._first and self._heap and self._heap[0][0] != FIRST
+        is_behind = self.first and self._heap and self._heap[0][0] != FIRST
         return self._first_until if is_behind else LONG_AGO
 
     def __len__(self) -> int:
@@ -236,7 +236,8 @@ class BindingQueue:
 
     @property
     def _may_examine_from(self) -> float:
-        return max(self.silence.may_examine_from, self.ranked.waits_until)
+        of_silence = self.silence.may_examine_from
+        return max(of_silence, self.ranked.waits_until) if self.ranked.first else of_silence
 
     # Pauses.
 
