@@ -48,7 +48,7 @@ from berth_binder.apicalls import ApiRequests, HigherFences
 from berth_binder.attempts.strays import Strays
 from berth_binder.cache import Cache
 from berth_binder.core import BinderCore
-from berth_binder.decisions.closedgates import ClosedGates
+from berth_binder.decisions.groupreports import GroupReports
 from berth_binder.effects import BinderEffects, DecisionPublisher
 from berth_binder.eventrecorder import EventBudget, EventRecorder
 from berth_binder.events import (
@@ -80,7 +80,7 @@ TERMS_SECONDS: Final = 0.1
 TERMS_DELAY: Final = timedelta(seconds=0.2)
 # Interval of the check for fences of higher epochs.
 FENCES_SECONDS: Final = 1.0
-GATES_SECONDS: Final = 1.0  # between two looks at groups that wait for members
+GROUPS_SECONDS: Final = 1.0  # between two looks at groups that have changed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,7 +283,7 @@ class BinderEpoch:
         yield "store", self._end_with_the_store()
         yield "foreign bindings", report_foreign_bindings(parts.cache.foreign_bindings, parts.profiles, parts.process)
         yield "device conflicts", report_device_conflicts(parts.cache, parts.process)
-        yield "gates", self._report_gates()
+        yield "groups", self._report_groups()
         yield (
             "progress",
             checks.check_progress(
@@ -293,16 +293,16 @@ class BinderEpoch:
         orphans = OrphanCheck(self._session, RANKED, consumer)
         yield "orphans", checks.check_orphans(self._session, orphans, self._end_for_orphans)
 
-    async def _report_gates(self) -> None:
+    async def _report_groups(self) -> None:
         parts = self._parts
-        gates = ClosedGates(parts.cache)
+        reports = GroupReports(parts.cache)
         try:
             while True:
-                for gate in gates.report(parts.process.clock.now()):
-                    parts.recorder.record_gate(gate.group, gate.pods, gate.message)
-                await parts.process.clock.sleep(GATES_SECONDS)
+                for report in reports.report(parts.process.clock.now()):
+                    parts.recorder.record_state(report)
+                await parts.process.clock.sleep(GROUPS_SECONDS)
         finally:
-            gates.close()
+            reports.close()
 
     def _live_data(self) -> LiveDataReader:
         sources = frozenset[LiveSource]().union(*(p.live_sources_of_filters for p in self._parts.profiles.values()))
