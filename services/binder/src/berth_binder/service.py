@@ -36,9 +36,9 @@ from berth.lifecycle.livedata import follow_live
 from berth.lifecycle.process import Process, run_until
 from berth.lifecycle.sessions import UndecodableReporter
 from berth.messages.attempts import Ranked, UnknownSchemaError, attempt_of, decode
-from berth.messages.groupattempts import GroupRanked, decode_group, group_named
+from berth.messages.groupattempts import GROUP_SUBJECT, GroupRanked, decode_group, group_named
 from berth.messages.livedata import LiveSource
-from berth.messages.subjects import TRACEPARENT, Attempt, Epoch, PodSubject, escape_dotted, trace_id_of
+from berth.messages.subjects import TRACEPARENT, Attempt, Epoch, PodSubject, trace_id_of
 from berth.observability.health import Progress
 from berth.observability.logging import get_logger
 from berth.observability.tracing import Span
@@ -74,8 +74,6 @@ log = get_logger()
 
 # Seconds in which pending Events are still sent at the stop; the rest is dropped.
 LAST_EVENTS_SECONDS: Final = 1.0
-# In the subject of a message about a group: no pod's name has this sign.
-GROUP_SUBJECT: Final = escape_dotted("~")
 # Between two questions for the highest term. A message of a higher one is redelivered after the delay, so that a flood
 # of made-up terms costs no question for each.
 TERMS_SECONDS: Final = 0.1
@@ -240,6 +238,7 @@ class BinderEpoch:
         if taken_over is None:
             return
         self._left, self._stored = taken_over.left, taken_over.stored
+        self._core.examine_first(taken_over.begun, parts.process.clock.now())
         self._are_claims_fenced = taken_over.are_claims_fenced
         if not self._are_claims_fenced:
             parts.informers.once_read(RESOURCE_CLAIM, self._end_for_claims)
@@ -328,6 +327,8 @@ class BinderEpoch:
         Nor of a former leader: its writes to claims that cannot be read are not fenced.
         """
         all_answered = await self._requests.settle() and self._are_claims_fenced
+        if self._core.is_posting_group:  # its message is looked for only where it may have open requests
+            return
         if all_answered and not self._core.has_open_requests and not any(map(_leaves_open, self._inbox.drain())):
             self._leadership.settled()
 
