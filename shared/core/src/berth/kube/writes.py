@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from berth.api.kinds import POD
+from berth.api.kinds import POD, Kind
 from berth.api.pod import (
     CONDITION_FENCE,
     DISRUPTION_TARGET,
@@ -82,7 +82,18 @@ async def patch_pod_status(client: KubeClient, namespace: str, name: str, body: 
     return await client.request("PATCH", path, body=body, content_type=STRATEGIC_MERGE_PATCH)
 
 
-def condition_patch(condition: PodCondition, *, uid: str | None = None, resource_version: str = "") -> bytes:
+async def patch_pod_group_status(
+    client: KubeClient, kind: Kind[Any], namespace: str, name: str, body: bytes
+) -> Response:
+    """Patch the status of a PodGroup. Raises as :func:`patch_pod_status`."""
+    place = f"namespaces/{quote(namespace, safe='')}/{kind.plural}/{quote(name, safe='')}/status"
+    path = f"/apis/{kind.api_version}/{place}"
+    return await client.request("PATCH", path, body=body, content_type=STRATEGIC_MERGE_PATCH)
+
+
+def condition_patch(
+    condition: PodCondition | Mapping[str, str], *, uid: str | None = None, resource_version: str = ""
+) -> bytes:
     """Patch that sets one condition.
 
     The API server answers 422 if another pod has the name (``uid``), 409 if the pod has changed (``resource_version``).
