@@ -11,8 +11,17 @@ from berth.api.meta import ObjectMeta
 from berth.api.podgroups import GROUP_LABEL, CoschedulingPodGroup, CoschedulingSpec
 from berth.bus.stages import publish_decision
 from berth.cluster.snapshot import Snapshot
-from berth.messages.attempts import ClassResult, Decision, GroupResult, Outcome, Reason, Rejection, Victim, encode
-from berth.messages.attempts import Preemption
+from berth.messages.attempts import (
+    ClassResult,
+    Decision,
+    GroupResult,
+    Outcome,
+    Preemption,
+    Reason,
+    Rejection,
+    Victim,
+    encode,
+)
 from berth.messages.bundles import bundled
 from berth.messages.groupattempts import GroupPending, GroupRanked
 from berth.messages.groups import ClassPlan, GroupPlan
@@ -220,6 +229,8 @@ async def test_a_groups_decision_restores_the_messages_that_are_gone():
         "attempt uid-...1.2 of the group waits for a plan",
         f"scorer-1: {TOO_SMALL}",
         f"unschedulable: {TOO_SMALL}",
-        "conflict (ranked again): some of its members are bound, and others have lost their place: "
-        "3 of 4 members are bound, 1 more are needed",
+        (
+            "conflict (ranked again): some of its members are bound, and others have lost their place: "
+            "3 of 4 members are bound, 1 more are needed"
+        ),
     ]

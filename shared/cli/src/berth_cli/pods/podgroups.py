@@ -177,7 +177,7 @@ class ExplainedGroup:
 
     summary: GroupSummary
     now: datetime
-    answer: QueueAnswer = QueueAnswer()
+    answer: QueueAnswer = field(default_factory=QueueAnswer)
     detail: QueuedPodDetail | None = None
     decision: Decision | None = None
     at: datetime | None = None
@@ -192,10 +192,8 @@ async def explain_group(session: Session, namespace: str, name: str) -> Explaine
     groups, problem = await read_groups(session, namespace)
     summary = next((each for each in groups if each.key.name == name), None)
     if summary is None:
-        unknown = f" ({problem})" if problem else ""
-        raise NotFoundError(
-            f"looking for PodGroup {f'{namespace}/{name}'!r}: the mirror has none, and no pod that waits names it{unknown}"
-        )
+        nowhere = f"the mirror has none, and no pod that waits names it{f' ({problem})' if problem else ''}"
+        raise NotFoundError(f"looking for PodGroup {f'{namespace}/{name}'!r}: {nowhere}")
     key = PodName(namespace=namespace, name=subject_name(summary.key))
     answer, detail = QueueAnswer(), None
     if summary.row is not None:

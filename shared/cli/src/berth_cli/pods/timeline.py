@@ -231,33 +231,41 @@ def describe(traced: TracedMessage) -> Text:
             return plain(f"attempt {short_attempt(pending.attempt)} waits for a node")
         case Ranked() as ranked:
             return plain(f"{short_identity(ranked.scorer)}: {_ranking(ranked)}")
-        case GroupPending() as pending:
-            count = len(pending.bundle.members)
-            pods = f" of {count} pods" if count else ""
-            return plain(f"attempt {short_attempt(pending.attempt)} of the group waits for a plan{pods}")
-        case GroupRanked() as ranked:
-            return plain(f"{short_identity(ranked.scorer)}: {_plan(ranked)}")
+        case GroupMessage() as message:
+            return plain(_of_group(message))
         case Decision() as decision:
-            words = plain(with_meaning(decision.outcome, decision.outcome), OUTCOME_STYLES.get(decision.outcome, ""))
-            if decision.node:
-                words.append_text(plain(f" {decision.node}"))
-            if (chosen := chosen_candidate(decision)) is not None and chosen.newcomers:
-                words.append_text(plain(f" with {estimate_text(chosen)}"))
-            if decision.group is not None and decision.group.bound:
-                words.append_text(plain(f" {decision.group.bound} pods of the group"))
-            if devices := devices_text(decision.devices):
-                words.append_text(plain(f", devices {devices}"))
-            if decision.preemption is not None and decision.preemption.victims:
-                victims = ", ".join(f"{one.namespace}/{one.name}" for one in decision.preemption.victims)
-                words.append_text(plain(f" (evicted {victims})"))
-            if why := reason_text(decision):
-                colon = ":" if decision.outcome is Outcome.CONFLICT or decision.group is not None else ""
-                words.append_text(plain(f"{colon} {why}"))
-            return words
+            return _decided(decision)
         case DeadLetter() as letter:
             return plain(f"dead letter of the {letter.service}: {letter.reason}", "red")
         case _:
             return plain(f"cannot be read: {traced.data[:_LONGEST_LINE]!r}", "red")
+
+
+def _decided(decision: Decision) -> Text:
+    words = plain(with_meaning(decision.outcome, decision.outcome), OUTCOME_STYLES.get(decision.outcome, ""))
+    if decision.node:
+        words.append_text(plain(f" {decision.node}"))
+    if (chosen := chosen_candidate(decision)) is not None and chosen.newcomers:
+        words.append_text(plain(f" with {estimate_text(chosen)}"))
+    if decision.group is not None and decision.group.bound:
+        words.append_text(plain(f" {decision.group.bound} pods of the group"))
+    if devices := devices_text(decision.devices):
+        words.append_text(plain(f", devices {devices}"))
+    if decision.preemption is not None and decision.preemption.victims:
+        victims = ", ".join(f"{one.namespace}/{one.name}" for one in decision.preemption.victims)
+        words.append_text(plain(f" (evicted {victims})"))
+    if why := reason_text(decision):
+        colon = ":" if decision.outcome is Outcome.CONFLICT or decision.group is not None else ""
+        words.append_text(plain(f"{colon} {why}"))
+    return words
+
+
+def _of_group(message: GroupMessage) -> str:
+    if isinstance(message, GroupRanked):
+        return f"{short_identity(message.scorer)}: {_plan(message)}"
+    count = len(message.bundle.members)
+    pods = f" of {count} pods" if count else ""
+    return f"attempt {short_attempt(message.attempt)} of the group waits for a plan{pods}"
 
 
 def _plan(ranked: GroupRanked) -> str:

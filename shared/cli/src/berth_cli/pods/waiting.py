@@ -38,6 +38,7 @@ from berth_cli.services import DRAINING, Seen, leader, seen
 
 WATCHER: Final = "berth-watcher"
 _SHOWN: Final = (*QUEUES, IN_FLIGHT)
+_STATES: Final = {"active": "waits for its turn", "awaiting watch": "is decided"}  # by stage
 _ENDED: Final = "the watcher waits until the API server shows what the binder decided"
 
 
@@ -237,10 +238,9 @@ def detail_json(answer: QueueAnswer, detail: QueuedPodDetail, stuck: str) -> dic
 def _state(detail: QueuedPodDetail) -> str:
     pod = detail.pod
     reason = f": {pod.message}" if pod.message else ""
-    if pod.waits_with_group:
-        return f"waits with its group {group_named(pod.namespace, pod.group)}{reason}"
     if pod.stage == GROUPED:
-        return f"waits for its members{reason}"
+        for_whom = f"with its group {group_named(pod.namespace, pod.group)}" if pod.waits_with_group else "for members"
+        return f"waits {for_whom}{reason}"
     if pod.queue == "gated":
         return f"is gated and not scheduled: {', '.join(pod.plugins)}{reason}"
     if pod.queue == "unschedulable":
@@ -248,9 +248,7 @@ def _state(detail: QueuedPodDetail) -> str:
     if pod.queue == "backoff":
         after = f" after {_times(detail.failures, 'failed attempt')}" if detail.failures else ""
         return f"backs off{after}{reason}"
-    if pod.queue == IN_FLIGHT:
-        return "is decided" if pod.stage == "awaiting watch" else "is being scheduled"
-    return "waits for its turn" if pod.stage == "active" else f"is next, {pod.stage}"
+    return _STATES.get(pod.stage) or ("is being scheduled" if pod.queue == IN_FLIGHT else f"is next, {pod.stage}")
 
 
 def _facts(answer: QueueAnswer, detail: QueuedPodDetail) -> Iterator[str]:
