@@ -58,6 +58,7 @@ _REASONS: Mapping[Reason, str] = {
     Reason.CLAIMS: "a ResourceClaim of the pod changed after the ranking, or it does not fit where its devices are",
     Reason.BEGUN: "some of its members are bound, and others have lost their place",
     Reason.PREEMPTED: "a more important pod gets the room where it waited",
+    Reason.BEGUN: "a part of the group is bound",
 }
 # Reasons after which the binder's message would repeat the sentence above.
 _COMPLETE: Final = frozenset({Reason.CHANGED})
