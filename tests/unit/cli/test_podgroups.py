@@ -229,8 +229,5 @@ async def test_a_groups_decision_restores_the_messages_that_are_gone():
         "attempt uid-...1.2 of the group waits for a plan",
         f"scorer-1: {TOO_SMALL}",
         f"unschedulable: {TOO_SMALL}",
-        (
-            "conflict (ranked again): some of its members are bound, and others have lost their place: "
-            "3 of 4 members are bound, 1 more are needed"
-        ),
+        ("conflict (ranked again): a part of the group is bound: 3 of 4 members are bound, 1 more are needed"),
     ]

@@ -56,7 +56,6 @@ _REASONS: Mapping[Reason, str] = {
     Reason.FITS: "a node has become free for it, so that no pod has to be evicted",
     Reason.VOLUMES: "a volume or a claim of the pod changed after the ranking",
     Reason.CLAIMS: "a ResourceClaim of the pod changed after the ranking, or it does not fit where its devices are",
-    Reason.BEGUN: "some of its members are bound, and others have lost their place",
     Reason.PREEMPTED: "a more important pod gets the room where it waited",
     Reason.BEGUN: "a part of the group is bound",
 }
