@@ -25,7 +25,7 @@ from berth.messages.attempts import (
 from berth.messages.bundles import bundled
 from berth.messages.groupattempts import GroupPending, GroupRanked
 from berth.messages.groups import ClassPlan, GroupPlan
-from berth.messages.queue import GROUPED, GroupState, QueueAnswer, QueuedPodDetail, WaitingPod
+from berth.messages.queue import GROUPED, GroupCounts, QueueAnswer, QueuedPodDetail, WaitingPod
 from berth_cli.commands.queue import pod_lines
 from berth_cli.commands.trace import groups_named, stored_messages
 from berth_cli.options import parse_pod
@@ -71,7 +71,7 @@ def a_row(name: str, queue: str = "gated", stage: str = GROUPED, **more) -> Wait
 
 def rows() -> list[WaitingPod]:
     """The queue: `second` is unschedulable, and a pod names a group that does not exist."""
-    state = GroupState(dialect="scheduling.x-k8s.io", name="second", minimum=4, need=4, pending=4)
+    state = GroupCounts(dialect="scheduling.x-k8s.io", name="second", minimum=4, need=4, pending=4)
     group = a_row("~second", "unschedulable", "unschedulable", members=state, plugins=["NodeResourcesFit"], attempts=2)
     pods = [a_row(f"second-{number}", group="~second") for number in range(4)]
     return [group, *pods, a_row("lone-0", group="~~lone", message='no PodGroup "lone" in scheduling.k8s.io')]

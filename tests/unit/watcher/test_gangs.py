@@ -12,7 +12,7 @@ from berth.api.pod import Pod
 from berth.api.podgroups import GROUP_LABEL, CoschedulingPodGroup, CoschedulingSpec
 from berth.kube.listwatch import Current, Deleted, Listed
 from berth.messages.attempts import Outcome, Positions, Reason
-from berth.messages.queue import GROUPED, GroupState, PageRequest, PodRequest
+from berth.messages.queue import GROUPED, GroupCounts, PageRequest, PodRequest
 from berth_watcher.events import AttemptLookedUp, FoundDecision, FoundInFlight, LookUpAttempt, StreamsRead
 from berth_watcher.queue.answers import PODS_SCANNED
 from berth_watcher.settings import AttemptSettings
@@ -375,7 +375,7 @@ def test_a_group_is_a_row_of_the_queue_and_its_pods_name_it():
     watcher = a_watcher(a_pod_group(minimum=4), *members(3), a_pod("web"))
     rows = {row.name: row for row in watcher.core.answers.page(PageRequest(), watcher.now).pods}
     group = rows[GANG]
-    assert group.members == GroupState(dialect="scheduling.x-k8s.io", name="gang", minimum=4, need=4, pending=3)
+    assert group.members == GroupCounts(dialect="scheduling.x-k8s.io", name="gang", minimum=4, need=4, pending=3)
     assert (group.title, group.queue, group.stage, group.message) == (
         "default/gang",
         "gated",

@@ -20,7 +20,7 @@ from berth.messages.attempts import Outcome
 from berth.messages.groupattempts import subject_name
 from berth.messages.queue import (
     IN_FLIGHT,
-    GroupState,
+    GroupCounts,
     Helping,
     PageRequest,
     PodRequest,
@@ -123,9 +123,9 @@ class QueueAnswers:
             members=self._group_state(queued) if isinstance(queued, GroupEntry) else None,
         )
 
-    def _group_state(self, entry: GroupEntry) -> GroupState:
+    def _group_state(self, entry: GroupEntry) -> GroupCounts:
         form, members = entry.form, entry.group.members(self._profiles)
-        return GroupState(
+        return GroupCounts(
             dialect=form.dialect.value,
             name=form.name,
             minimum=form.minimum,

@@ -22,7 +22,7 @@ from berth.messages.queue import (
     POD,
     QUEUE,
     QUEUES,
-    GroupState,
+    GroupCounts,
     PageRequest,
     PodRequest,
     QueueAnswer,
@@ -268,7 +268,7 @@ def _facts(answer: QueueAnswer, detail: QueuedPodDetail) -> Iterator[str]:
     yield f"profile {pod.profile}"
 
 
-def _members_text(members: GroupState) -> str:
+def _members_text(members: GroupCounts) -> str:
     together = f" ({members.need} together)" if members.need else ""
     counts = f"minimum {members.minimum}, {members.bound} bound, {members.pending} waiting{together}"
     return f"PodGroup of {members.dialect}, {counts}"

@@ -42,7 +42,7 @@ class PodRequest(Versioned, frozen=True, kw_only=True):
     name: str
 
 
-class GroupState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class GroupCounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a PodGroup in the watcher's queue has. ``need``: members to be placed together, or none of them."""
 
     dialect: str
@@ -72,7 +72,7 @@ class WaitingPod(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     message: str = ""  # of its last Decision or gating plugin; cut on a page
     tried_again_seconds: float | None = None  # until it is tried again without an event
     group: str = ""  # of a pod: the PodGroup that it names, as in subjects
-    members: GroupState | None = None
+    members: GroupCounts | None = None
 
     @property
     def waits_with_group(self) -> bool:
