@@ -25,7 +25,7 @@ from berth.framework.profile import Profile
 from berth.groups.planner import plan_at_once
 from berth.groups.question import GroupQuestion
 from berth.kube.http1 import Response
-from berth.messages.attempts import SCHEMA, Outcome, Reason
+from berth.messages.attempts import SCHEMA, Outcome, Preemption, Reason
 from berth.messages.groupattempts import GROUP_SCHEMA
 from berth_sim.apiserver.kinds import NODES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS
 from simulation.api import ApiRequest
@@ -310,6 +310,7 @@ class Invariants:
         profile, key = self.profile_of(question.members[0]), question.group.key
         members = {pod.uid for pod in question.members}
         victims = {uid for uid, (preemptor, _) in self._evictions.items() if preemptor in members}
+        victims |= self.messages.victims_for.get(question.group.uid, set())
         earlier = self._known(request, VISIBLE_SECONDS)
         if all(plan_at_once(question, each.snapshot, profile).is_found for each in (now, earlier)):
             self._world.problem(f"{victim.key} is evicted for group {key}, which fits")
@@ -587,6 +588,8 @@ class Messages:
         self.outcomes: dict[str, int] = {}
         self.last: dict[str, str] = {}
         """By uid, the outcome of the last Decision."""
+        self.victims_for: dict[str, set[str]] = {}
+        """By uid of a PodGroup, the pods whose eviction its last plan proposes."""
         self._kept_out_since: dict[str, float] = {}
         """By uid, since when each Decision says that only others' proposals keep the pod out."""
         self.devices: DeviceInvariants | None = None
@@ -608,6 +611,9 @@ class Messages:
             self._dead |= set() if self._world.is_served_to_hostile() else {".".join(subject.split(".")[2:])}
             return
         attempt, outcome = _attempt_in(data)
+        if ack.stream == RANKED and (read := _read(data)).schema == GROUP_SCHEMA:
+            proposed = read.preemption.victims if read.preemption is not None else []
+            self.victims_for[_order(attempt)[0]] = {victim.uid for victim in proposed}
         if not ack.duplicate:
             self._attempts.add((ack.stream, attempt))
         known = self._stored_as.setdefault((ack.stream, headers.get(MESSAGE_ID, "")), attempt)
@@ -696,6 +702,7 @@ class _Attempt(msgspec.Struct):
     node: str = ""
     reason: str = ""
     repeat: int = 0
+    preemption: Preemption | None = None
 
 
 def _read(data: bytes) -> _Attempt:
