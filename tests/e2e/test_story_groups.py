@@ -36,7 +36,7 @@ async def define_groups(kubeconfig: Path) -> None:
         assert (await seen.api.post(crds, yaml.safe_load(CRD.read_text()))).code == 201
 
         async def is_served() -> bool:
-            return (await seen.api.get(f"/apis/{GROUP}/v1alpha1/podgroups")).code == 200
+            return GROUP in {each["name"] for each in (await seen.api.get("/apis")).body["groups"]}
 
         await eventually(is_served, "PodGroups to be served")
 
@@ -93,6 +93,10 @@ async def test_a_group_waits_for_its_members_and_a_lost_one_is_replaced(user: Cl
     (single,) = await user.add_pods(1, "single", cpu="1")
     await user.all_bound([single])
     assert set(await user.placed()) == {single}
+    waiting = await all_wait(user, "early", 3)
+    assert {(each["reason"], each["message"]) for each in waiting.values()} == {
+        ("WaitingForPodGroup", "3 of 4 members exist")
+    }
     await user.delete_pod(single)
     late = await user.add_pods(1, "late", cpu="1", labels=labels)
     await user.all_bound([*first, *late])

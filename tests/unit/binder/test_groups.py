@@ -469,3 +469,23 @@ def test_nothing_is_evicted_where_others_would_have_to_go_by_now(bench):
     effects = bench.take_group(message)
     assert not any(isinstance(each, EvictPods) for each in effects)
     assert outcome(bench) == ("conflict", Reason.VICTIMS)
+
+
+def test_a_begun_group_is_examined_before_other_messages_after_a_takeover(bench):
+    group, pods = bench.show_group(3), bench.show_members(3, cpu="3")
+    bench.show(on_node(pods[0], "n1"))
+    message = bench.plan(group, pods[1:], need=2)
+    rival = bench.show(make_pod("rival", cpu="3"))
+    bench.core.examine_first(frozenset({7}), bench.now)
+    assert bench.deliver(ranked(rival, "n2", "n3"), 3) == []
+    assert bench.core.due() == bench.now + 1.0
+    effects = bench.deliver_group(message, 7)
+    assert [name for name, *_ in posts(effects)] == ["m2", "m3"]
+    assert bench.outcomes == ["conflict"]
+
+
+def test_other_messages_wait_only_a_moment_for_a_begun_group(bench):
+    rival = bench.show(make_pod("rival"))
+    bench.core.examine_first(frozenset({7}), bench.now)
+    assert bench.deliver(ranked(rival, "n2"), 3) == []
+    assert len(posts(bench.wait(1.0))) == 1

@@ -250,6 +250,31 @@ def test_a_lost_attempt_is_followed_by_one_with_the_present_members():
     assert (names(watcher), in_flight(watcher)) == (["gang-0", "gang-1"], 2)
 
 
+def test_the_room_of_a_lost_member_is_left_to_its_replacement_for_a_second():
+    pods = [bound(pod) for pod in members(4, "old")]
+    watcher = a_watcher(a_pod_group("old", 4), a_pod_group("fresh", 1), *pods, a_pod("single"))
+    watcher.decide("single", Outcome.UNSCHEDULABLE, blockers=["NodeResourcesFit"], positions=covering(watcher))
+    watcher.advance(20)
+    watcher.delete(pods[0])
+    assert watcher.pods_published == ["single"]
+    watcher.show(a_member("replaced", "old"))
+    assert names(watcher) == ["replaced"]
+    assert watcher.core.due() <= watcher.now + 1.0
+    watcher.advance(1.0)
+    assert watcher.pods_published == ["single", "single"]
+
+
+def test_the_room_of_a_group_that_ends_helps_at_once():
+    pods = [bound(pod) for pod in members(2, "old")]
+    watcher = a_watcher(a_pod_group("old", 2), *pods, a_pod("single"))
+    watcher.decide("single", Outcome.UNSCHEDULABLE, blockers=["NodeResourcesFit"], positions=covering(watcher))
+    watcher.advance(20)
+    watcher.delete(pods[0])
+    watcher.delete(pods[1])
+    watcher.advance(0.0)
+    assert watcher.pods_published == ["single", "single"]
+
+
 # --- PodGroups that change
 
 

@@ -225,6 +225,14 @@ def test_a_group_is_remade_under_living_pods():
     assert group.group is None
 
 
+def test_the_status_of_a_pod_group_is_no_news():
+    groups = Groups(MINE)
+    [gang] = groups.observe_pod(a_member("a"), 1.0)
+    assert groups.observe_group(a_group(resource_version="1")) == [gang]
+    assert groups.observe_group(a_group(resource_version="2")) == []
+    assert gang.group == a_group(resource_version="2")
+
+
 def test_a_condition_of_a_member_is_no_news_of_its_group():
     groups = Groups(MINE)
     groups.observe_pod(a_member("a"), 1.0)

@@ -126,6 +126,7 @@ class Cache:
                 self._reach(event.kind, version_number(event.resource_version))
                 if event.kind in PLUGIN_KINDS:
                     self.snapshot.objects(PLUGIN_KINDS[event.kind].struct).unread = event.unread
+                self.groups.note_served(event.kind, is_served=event.is_served)
             case Undecodable():
                 self._observe_undecodable(event)
 

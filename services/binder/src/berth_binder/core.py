@@ -97,6 +97,9 @@ _BEFORE_BINDING: Final = frozenset(
     {AttemptPhase.WRITING, AttemptPhase.NOMINATING, AttemptPhase.REHEARSING, AttemptPhase.READING}
 )
 
+# How long other messages wait for those about groups that a former binder has begun. One may never be delivered.
+FIRST_SECONDS: Final = 1.0
+
 A = TypeVar("A", bound=RequestAnswer)
 Found = Verdict | Placement | EvictionPlan | EvictionQuestion | NodeQuestion | Freeing
 
@@ -142,6 +145,7 @@ class BinderCore:
         self.examined = 0  # number of messages
         self._is_closed = False
         self._now = 0.0
+        self._first = frozenset[int]()  # sequences of messages about groups that former binders have begun
         self._groups = GroupBinding(
             cache=cache,
             profiles=profiles,
@@ -179,6 +183,11 @@ class BinderCore:
             effects += self._groups.step(now)
         return effects
 
+    def examine_first(self, sequences: frozenset[int], now: float) -> None:
+        """Examine these messages about groups before all others, which wait a moment for them."""
+        self._first = sequences
+        self._queue.ranked.put_first(sequences, now + FIRST_SECONDS)
+
     def close(self) -> None:
         """Start no more requests, but for begun groups; answers to requests in flight are still handled."""
         self._is_closed = self._groups.is_closed = True
@@ -188,7 +197,7 @@ class BinderCore:
         if self._is_closed:
             return None
         due = self._queue.due(may_start=self._may_start)
-        return self._due_of_groups(due) if self._groups else due
+        return self._due_of_groups(due) if self._groups.undecided else due
 
     def _due_of_groups(self, due: float | None) -> float | None:
         if self._groups.has_work and self._may_step_groups:
@@ -289,10 +298,11 @@ class BinderCore:
         alone = None if self._in_flight else self._suspects.take_alone()
         if alone is not None:
             effects += self._proceed_alone(alone, now)
-        if self._groups:
+        undecided = self._groups.undecided
+        if undecided:
             self._groups.end_pauses(now)
         while True:
-            has_step = bool(self._groups) and self._groups.has_work and self._may_step_groups
+            has_step = undecided and self._groups.has_work and self._may_step_groups
             if has_step:
                 effects += self._groups.step(now)
             if self._may_start and (turn := self._queue.next(now)) is not None:
@@ -307,10 +317,7 @@ class BinderCore:
 
     def _proceed_alone(self, uid: str, now: float) -> list[Effect]:
         group = self._groups.get(uid)
-        if group is None:
-            return self._proceed(self._attempts[uid], now)
-        self._groups.examine(group)
-        return []
+        return self._proceed(self._attempts[uid], now) if group is None else self._examine_group(group, now)
 
     def _examine_next(self, delivery: Held, now: float) -> list[Effect]:
         before = len(self._in_flight)
@@ -360,8 +367,7 @@ class BinderCore:
             return self._admit_group(delivery)
         group = self._groups.begin(delivery, now)
         if not delivery.is_suspect:
-            self._groups.examine(group)
-            return []
+            return self._examine_group(group, now)
         group.phase = GroupPhase.COUNTING
         return [self._suspects.count(group.uid)]
 
@@ -372,10 +378,17 @@ class BinderCore:
         if verdict is not None:
             return self._groups.give_up(group, verdict)
         if tries == 1:
-            self._groups.examine(group)
-        else:
-            self._suspects.put_off(group.uid)
+            return self._examine_group(group, self._now)
+        self._suspects.put_off(group.uid)
         return []
+
+    def _examine_group(self, group: GroupAttempt, now: float) -> list[Effect]:
+        """In its turn; in one go if it was begun by a former binder, or others would take its room meanwhile."""
+        self._groups.examine(group)
+        effects: list[Effect] = []
+        while group.latest.sequence in self._first and group.phase is GroupPhase.EXAMINING:
+            effects += self._groups.step(now)
+        return effects
 
     # Members of groups.
 
@@ -531,8 +544,9 @@ class BinderCore:
         latest = attempt.latest
         pod = self._check.current_pod(latest.ranked, latest.attempt, attempt.read)
         if isinstance(pod, Pod) and not attempt.group and (key := group_of(pod)) is not None:
-            is_refused = refuses_single(pod, self._cache.groups.get(key), self._cache.members_of(key))
-            return NOT_ALONE if is_refused else pod
+            groups = self._cache.groups
+            is_refused = refuses_single(pod, groups.get(key), self._cache.members_of(key))
+            return NOT_ALONE if is_refused and key.dialect not in groups.absent else pod
         return pod
 
     def _may_have_claims(self, pod: Pod) -> bool:

@@ -22,17 +22,26 @@ import msgspec
 from berth.api.kinds import COSCHEDULING_POD_GROUP, POD_GROUP
 from berth.api.meta import ObjectMeta
 from berth.api.pod import POD_SCHEDULED, Pod, PodCondition
-from berth.api.podgroups import Dialect, PodGroup
+from berth.api.podgroups import SCHEDULED, Dialect, PodGroup
 from berth.clock import micro_time, whole_seconds
 from berth.errors import BerthError
 from berth.kube.client import KubeClient
 from berth.kube.errors import missing_right
 from berth.kube.http1 import Response
-from berth.kube.writes import condition_patch, create_event, cut, get_pod, patch_event, patch_pod_status
+from berth.kube.writes import (
+    condition_patch,
+    create_event,
+    cut,
+    get_pod,
+    patch_event,
+    patch_pod_group_status,
+    patch_pod_status,
+)
 from berth.lifecycle.process import Process
 from berth.messages.attempts import Decision, Outcome, Reason
 from berth.observability.logging import get_logger
 from berth.safetext import one_line
+from berth_binder.events import GroupReport, GroupState
 from berth_binder.settings import EventSettings
 
 log = get_logger()
@@ -70,6 +79,11 @@ class EventRecorder:
     def record_group(self, decision: Decision, group: PodGroup, pods: Iterable[Pod]) -> None:
         """The same of a group: Events on it, and the condition of each pod that waits for it."""
         self._budget.add_group(decision, group, pods)
+        self._added()
+
+    def record_state(self, report: GroupReport) -> None:
+        """Say on a group, and on the pods that wait for it, what state it is in."""
+        self._budget.add_state(report)
         self._added()
 
     def _added(self) -> None:
@@ -158,11 +172,34 @@ class EventRecorder:
         metadata = record.pod.metadata
         if isinstance(record, ConditionRecord):
             return await self._patch_condition(record, wall)
+        if isinstance(record, GroupConditionRecord):
+            return await self._patch_group(record, wall)
         if record.count == 1:
             event = event_body(record, instance=self._instance, wall=wall)
             return await create_event(self._client, metadata.namespace, _encoder.encode(event))
         series = _encoder.encode(series_body(record, wall))
         return await patch_event(self._client, metadata.namespace, record.name, series)
+
+    async def _patch_group(self, record: GroupConditionRecord, wall: datetime) -> Response:
+        """Patch the PodGroup in the version that the API server serves.
+
+        Raises:
+            ApiUnreachableError: no answer.
+        """
+        metadata = record.pod.metadata
+        for kind in POD_GROUP.versions:
+            condition = PodCondition(
+                type=SCHEDULED[kind.version],
+                status=record.status,
+                reason=record.reason,
+                message=record.message,
+                last_transition_time=whole_seconds(wall),
+            )
+            body = condition_patch(condition, uid=metadata.uid)
+            response = await patch_pod_group_status(self._client, kind, metadata.namespace, metadata.name, body)
+            if response.status != HTTPStatus.NOT_FOUND:
+                break
+        return response
 
     async def _patch_condition(self, record: ConditionRecord, wall: datetime) -> Response:
         """Patch only an unbound pod: after its Binding, the condition would be false.
@@ -201,6 +238,8 @@ class EventBudget:
         self._rate = Rate(settings.per_second, settings.burst)
         self._refusal_rate = Rate(settings.refusals_per_second, settings.refusals_burst)
         self._series: OrderedDict[tuple[str, str, str], _EventSeries] = OrderedDict()  # longest ago counted first
+        # By uid, the message of the last condition of a group that waits: written again only if it changes.
+        self._group_conditions: OrderedDict[str, str] = OrderedDict()
         self._in_flight = 0
         self.dropped = 0  # records dropped because too many were pending
 
@@ -226,6 +265,11 @@ class EventBudget:
             condition = condition_of(decision, pod)
             if condition is not None and condition.changes_anything:
                 self._queue(self._refusals, (pod.uid, CONDITION), condition)
+        reason = _REASONS.get(decision.outcome)
+        # Only of a group of which nothing is bound: upstream never takes the condition back either.
+        is_fresh = decision.group is not None and decision.group.need >= group.minimum
+        if group.dialect is Dialect.UPSTREAM and reason is not None and is_fresh:
+            self._add_refused_group(GroupConditionRecord.of(group, _FALSE, reason, _text(decision.message)))
         event = event_of_group(decision, group)
         if event is not None:
             self._queue(
@@ -233,6 +277,35 @@ class EventBudget:
             )
         for victim in events_of_victims(decision, None):
             self._queue(self._others, (victim.pod.uid, victim.reason), victim)
+
+    def add_state(self, report: GroupReport) -> None:
+        """Queue the records of a group's state."""
+        group = report.group
+        if report.state is GroupState.GATED:
+            for pod in report.pods:
+                condition = ConditionRecord(pod=pod, reason=GATED, message=_text(report.message))
+                if condition.changes_anything:
+                    self._queue(self._refusals, (pod.uid, CONDITION), condition)
+        if group is None:
+            return
+        if report.state is GroupState.WHOLE:
+            self._add_group_condition(GroupConditionRecord.of(group, "True", "Scheduled", ""))
+            return
+        reason = GATED if report.state is GroupState.GATED else PARTIAL
+        controller = report.pods[0].spec.scheduler_name if report.pods else "berth"
+        event = event_of_state(group, controller, reason, report.message)
+        self._queue(self._refusals, (group.uid, reason), event)
+
+    def _add_refused_group(self, record: GroupConditionRecord) -> None:
+        if self._group_conditions.get(record.pod.uid) == record.message:
+            return
+        self._group_conditions[record.pod.uid] = record.message
+        if len(self._group_conditions) > self._settings.series:
+            self._group_conditions.popitem(last=False)
+        self._add_group_condition(record)
+
+    def _add_group_condition(self, record: GroupConditionRecord) -> None:
+        self._queue(self._refusals, (record.pod.uid, CONDITION), record)
 
     def next(self, now: float, *, bindings_wait: bool) -> Record | None:
         """The record that may be sent now. Call ``done`` after its answer."""
@@ -389,6 +462,10 @@ _VERSIONS: Final = {Dialect.COSCHEDULING: COSCHEDULING_POD_GROUP.version, Dialec
 
 FAILED: Final = "FailedScheduling"  # reason of the Event of an unbound pod
 
+GATED: Final = "WaitingForPodGroup"  # reason of Event and condition while members or the PodGroup are missing
+
+PARTIAL: Final = "GroupPartial"  # reason of the Event on a group that is bound in part for longer than its timeout
+
 _FALSE: Final = "False"
 _REASONS: Final = {
     Outcome.UNSCHEDULABLE: "Unschedulable",
@@ -453,7 +530,21 @@ class ConditionRecord:
         return next((each for each in self.pod.status.conditions or () if each.type == POD_SCHEDULED), None)
 
 
-Record = EventRecord | ConditionRecord
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupConditionRecord:
+    """The condition of a PodGroup, which ``pod`` names."""
+
+    pod: Pod
+    status: str
+    reason: str
+    message: str
+
+    @classmethod
+    def of(cls, group: PodGroup, status: str, reason: str, message: str) -> GroupConditionRecord:
+        return cls(pod=_named(group), status=status, reason=reason, message=message)
+
+
+Record = EventRecord | ConditionRecord | GroupConditionRecord
 
 
 def event_of(decision: Decision, pod: Pod) -> EventRecord | None:
@@ -482,7 +573,6 @@ def event_of(decision: Decision, pod: Pod) -> EventRecord | None:
 
 def event_of_group(decision: Decision, group: PodGroup) -> EventRecord | None:
     """The Event on the PodGroup."""
-    about = Pod(metadata=ObjectMeta(name=group.name, namespace=group.namespace, uid=group.uid))
     bound = 0 if decision.group is None else decision.group.bound
     if decision.outcome is Outcome.BOUND and bound:
         note, type_, reason, action = f"Successfully assigned {bound} pods", "Normal", "Scheduled", "Binding"
@@ -491,16 +581,39 @@ def event_of_group(decision: Decision, group: PodGroup) -> EventRecord | None:
     else:
         return None
     return EventRecord(
-        pod=about,
-        name=_name_from(group.name, f"{decision.uid} {decision.outcome} {decision.attempt} {note}"),
+        **_about_group(group, f"{decision.uid} {decision.outcome} {decision.attempt} {note}"),
         controller=decision.profile,
         type=type_,
         reason=reason,
         action=action,
         note=_text(note),
-        kind="PodGroup",
-        api_version=f"{group.dialect.value}/{_VERSIONS[group.dialect]}",
     )
+
+
+def event_of_state(group: PodGroup, controller: str, reason: str, message: str) -> EventRecord:
+    """The Event on a PodGroup that is gated, or bound in part."""
+    return EventRecord(
+        **_about_group(group, f"{group.uid} {reason} {message}"),
+        controller=controller,
+        type="Warning",
+        reason=reason,
+        action="Scheduling",
+        note=_text(message),
+    )
+
+
+def _named(group: PodGroup) -> Pod:
+    return Pod(metadata=ObjectMeta(name=group.name, namespace=group.namespace, uid=group.uid))
+
+
+def _about_group(group: PodGroup, content: str) -> dict[str, Any]:
+    """Which object an Event is about, and a name from its content."""
+    return {
+        "pod": _named(group),
+        "name": _name_from(group.name, content),
+        "kind": "PodGroup",
+        "api_version": f"{group.dialect.value}/{_VERSIONS[group.dialect]}",
+    }
 
 
 def events_of_victims(decision: Decision, pod: Pod | None) -> list[EventRecord]:

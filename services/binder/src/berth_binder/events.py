@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from enum import Enum, auto
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -382,6 +383,21 @@ class RecordEvent(msgspec.Struct, frozen=True, kw_only=True):
 
     decision: Decision
     pod: Pod
+
+
+class GroupState(Enum):
+    GATED = auto()
+    PARTIAL = auto()
+    WHOLE = auto()
+
+
+class GroupReport(NamedTuple):
+    """``group`` is None without a PodGroup; ``pods`` wait."""
+
+    state: GroupState
+    group: PodGroup | None
+    pods: list[Pod]
+    message: str = ""
 
 
 class RecordGroup(msgspec.Struct, frozen=True, kw_only=True):

@@ -36,9 +36,9 @@ from berth.lifecycle.livedata import follow_live
 from berth.lifecycle.process import Process, run_until
 from berth.lifecycle.sessions import UndecodableReporter
 from berth.messages.attempts import Ranked, UnknownSchemaError, attempt_of, decode
-from berth.messages.groupattempts import GroupRanked, decode_group, group_named
+from berth.messages.groupattempts import GROUP_SUBJECT, GroupRanked, decode_group, group_named
 from berth.messages.livedata import LiveSource
-from berth.messages.subjects import TRACEPARENT, Attempt, Epoch, PodSubject, escape_dotted, trace_id_of
+from berth.messages.subjects import TRACEPARENT, Attempt, Epoch, PodSubject, trace_id_of
 from berth.observability.health import Progress
 from berth.observability.logging import get_logger
 from berth.observability.tracing import Span
@@ -48,6 +48,7 @@ from berth_binder.apicalls import ApiRequests, HigherFences
 from berth_binder.attempts.strays import Strays
 from berth_binder.cache import Cache
 from berth_binder.core import BinderCore
+from berth_binder.decisions.groupreports import GroupReports
 from berth_binder.effects import BinderEffects, DecisionPublisher
 from berth_binder.eventrecorder import EventBudget, EventRecorder
 from berth_binder.events import (
@@ -73,14 +74,13 @@ log = get_logger()
 
 # Seconds in which pending Events are still sent at the stop; the rest is dropped.
 LAST_EVENTS_SECONDS: Final = 1.0
-# In the subject of a message about a group: no pod's name has this sign.
-GROUP_SUBJECT: Final = escape_dotted("~")
 # Between two questions for the highest term. A message of a higher one is redelivered after the delay, so that a flood
 # of made-up terms costs no question for each.
 TERMS_SECONDS: Final = 0.1
 TERMS_DELAY: Final = timedelta(seconds=0.2)
 # Interval of the check for fences of higher epochs.
 FENCES_SECONDS: Final = 1.0
+GROUPS_SECONDS: Final = 1.0  # between two looks at groups that have changed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,6 +238,7 @@ class BinderEpoch:
         if taken_over is None:
             return
         self._left, self._stored = taken_over.left, taken_over.stored
+        self._core.examine_first(taken_over.begun, parts.process.clock.now())
         self._are_claims_fenced = taken_over.are_claims_fenced
         if not self._are_claims_fenced:
             parts.informers.once_read(RESOURCE_CLAIM, self._end_for_claims)
@@ -282,6 +283,7 @@ class BinderEpoch:
         yield "store", self._end_with_the_store()
         yield "foreign bindings", report_foreign_bindings(parts.cache.foreign_bindings, parts.profiles, parts.process)
         yield "device conflicts", report_device_conflicts(parts.cache, parts.process)
+        yield "groups", self._report_groups()
         yield (
             "progress",
             checks.check_progress(
@@ -290,6 +292,17 @@ class BinderEpoch:
         )
         orphans = OrphanCheck(self._session, RANKED, consumer)
         yield "orphans", checks.check_orphans(self._session, orphans, self._end_for_orphans)
+
+    async def _report_groups(self) -> None:
+        parts = self._parts
+        reports = GroupReports(parts.cache)
+        try:
+            while True:
+                for report in reports.report(parts.process.clock.now()):
+                    parts.recorder.record_state(report)
+                await parts.process.clock.sleep(GROUPS_SECONDS)
+        finally:
+            reports.close()
 
     def _live_data(self) -> LiveDataReader:
         sources = frozenset[LiveSource]().union(*(p.live_sources_of_filters for p in self._parts.profiles.values()))
@@ -314,6 +327,8 @@ class BinderEpoch:
         Nor of a former leader: its writes to claims that cannot be read are not fenced.
         """
         all_answered = await self._requests.settle() and self._are_claims_fenced
+        if self._core.is_posting_group:  # its message is looked for only where it may have open requests
+            return
         if all_answered and not self._core.has_open_requests and not any(map(_leaves_open, self._inbox.drain())):
             self._leadership.settled()
 

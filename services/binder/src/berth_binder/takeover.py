@@ -10,9 +10,9 @@ After a release of the Lease with every request answered, no fence (5.4) is need
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from itertools import islice
 from typing import Final, TypeVar
@@ -21,6 +21,7 @@ from berth.api.devices import FINALIZER, ResourceClaim
 from berth.api.kinds import POD, RESOURCE_CLAIM
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod, is_gone_while_unbound
+from berth.api.podgroups import GroupKey
 from berth.bus.interface import BusRefusedError, Session
 from berth.bus.topology import CONTROL, RANKED
 from berth.decoding import version_number
@@ -33,6 +34,7 @@ from berth.kube.informers import Informers
 from berth.kube.writes import decode_pod, fence, get_pod
 from berth.leader.session import LeaderSession
 from berth.messages.attempts import Message, check_names, decode
+from berth.messages.groupattempts import GROUP_SUBJECT, GroupRanked, decode_group
 from berth.messages.subjects import Epoch, all_of
 from berth.observability.logging import get_logger
 from berth_binder.cache import PODS, Cache
@@ -63,6 +65,8 @@ class TakenOver:
     # Sequence of the last message that a crashed former leader left, because one of them may have crashed it; 0: none.
     left: int
     stored: int  # sequence of RANKED's last message
+    # Sequences of messages about groups of which some members are bound: they go first, or others take their room.
+    begun: frozenset[int] = frozenset()
     are_claims_fenced: bool = True  # False: they could not be read, and a former leader may have writes in flight
 
 
@@ -72,6 +76,7 @@ class Left:
 
     pods: Sequence[Pod] = ()
     sequence: int = 0
+    groups: Mapping[int, GroupKey] = field(default_factory=dict)  # by the sequence of a message about it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,16 +104,23 @@ class Takeover:
         while True:
             await self._delete_former_consumers()
             reads_claims = self.informers.reads(RESOURCE_CLAIM)
-            fenced, left = await self._fence(with_claims=reads_claims)
+            left = await self._fence(with_claims=reads_claims)
             # A paused former leader may have created its consumer again: then start over.
             if await self._create_consumer(consumer):
                 break
             await asyncio.sleep(RETRY_SECONDS)
         await self.session.put(CONTROL, FENCED_KEY, str(self.epoch).encode())
-        log.info("taken over", epoch=self.epoch, fenced=fenced)
+        log.info("taken over", epoch=self.epoch, fenced=len(left.pods))
         stored = (await self.session.state(RANKED)).last_sequence
         are_claims_fenced = reads_claims or self.leadership.follows_settled
-        return TakenOver(consumer=consumer, left=left, stored=stored, are_claims_fenced=are_claims_fenced)
+        begun = (sequence for sequence, key in left.groups.items() if self.cache.members_of(key).is_begun)
+        return TakenOver(
+            consumer=consumer,
+            left=left.sequence,
+            stored=stored,
+            begun=frozenset(begun),
+            are_claims_fenced=are_claims_fenced,
+        )
 
     async def _delete_former_consumers(self) -> None:
         for name in former_consumers(await self.session.consumers(RANKED), self.epoch):
@@ -122,11 +134,8 @@ class Takeover:
             return False
         return True
 
-    async def _fence(self, *, with_claims: bool) -> tuple[int, int]:
-        """Fence pods, and wait until the watch has shown the results of former epochs.
-
-        Returns the number of fenced pods, and the last message that a former leader left.
-        """
+    async def _fence(self, *, with_claims: bool) -> Left:
+        """Fence what former leaders have left, and wait until the watch has shown their results."""
         if self.cache.highest_fence > self.epoch:
             await self.leadership.confirm()
         left = Left() if self.leadership.follows_settled else await self._left_by_former_leaders()
@@ -138,13 +147,13 @@ class Takeover:
         if with_claims:
             await self._fence_claims()
         self.cache.forget_former_epochs()
-        return len(left.pods), left.sequence
+        return left
 
     async def _left_by_former_leaders(self) -> Left:
-        named, sequence = await self._pods_in_ranked()
+        named, groups, sequence = await self._pods_in_ranked()
         newest = [self._newest(pod) for pod in named]
         pods = [pod for pod in (*newest, *await self._further_pods()) if pod is not None and needs_fence(pod)]
-        return Left(pods=[*{pod.uid: pod for pod in pods}.values()], sequence=sequence)
+        return Left(pods=[*{pod.uid: pod for pod in pods}.values()], sequence=sequence, groups=groups)
 
     async def _fence_claims(self) -> None:
         """Wait until the watch has shown what former leaders have written to any claim, and fence these claims."""
@@ -172,11 +181,17 @@ class Takeover:
     async def _become_current(self) -> None:
         await self.informers.become_current(POD, self.cache.pod_count)
 
-    async def _pods_in_ranked(self) -> tuple[list[Pod], int]:
-        """The pods as RANKED names them, and the last message's sequence."""
-        messages = [(_pod_in(each.data), each.sequence) async for each in self.session.scan(RANKED, RANKED_PODS)]
-        pods = [pod for pod, _ in messages if pod is not None]
-        return pods, max((sequence for _, sequence in messages), default=0)
+    async def _pods_in_ranked(self) -> tuple[list[Pod], dict[int, GroupKey], int]:
+        """The pods as RANKED names them, alone or in groups, its groups, and the last message's sequence."""
+        pods, groups, last = list[Pod](), dict[int, GroupKey](), 0
+        async for each in self.session.scan(RANKED, RANKED_PODS):
+            last = max(last, each.sequence)
+            if GROUP_SUBJECT not in each.subject:
+                pods += _pods_in(each.data)
+            elif (ranked := _group_in(each.data)) is not None:
+                pods += ranked.bundle.pods()
+                groups[each.sequence] = ranked.group.key
+        return pods, groups, last
 
     def _newest(self, pod: Pod) -> Pod | None:
         """The pod's newest known state, if it is unbound."""
@@ -269,14 +284,21 @@ async def fence_each(targets: Iterable[T], fence_one: Callable[[T], Awaitable[in
     return max(worker.result() for worker in workers)
 
 
-def _pod_in(data: bytes) -> Pod | None:
-    """The message's pod; None for a message whose delivery makes it a dead letter."""
+def _pods_in(data: bytes) -> list[Pod]:
+    """The message's pod; none for a message whose delivery makes it a dead letter."""
     try:
         pod = decode(data, _RankedPod).pod
         check_names(pod.metadata)
     except DecodeError:
+        return []
+    return [pod]
+
+
+def _group_in(data: bytes) -> GroupRanked | None:
+    try:
+        return decode_group(data, GroupRanked)
+    except DecodeError:
         return None
-    return pod
 
 
 def needs_fence(pod: Pod) -> bool:

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
 from berth.api.devices import ResourceClaim
 from berth.api.kinds import DEVICE_KINDS, OPTIONAL_KINDS
 from berth.api.meta import KubernetesObject
-from berth.api.pod import Pod, changed, is_gone_while_unbound
+from berth.api.pod import Pod, changed, is_gone_while_unbound, priority_of
 from berth.api.podgroups import Members
 from berth.cluster.snapshot import Objects
 from berth.framework.events import Action, ClusterEvent, Resource, has_other_claims, pod_update_actions
@@ -161,6 +162,8 @@ class WatcherCore:
         )
         self._grouping = Grouping(profiles, clock=clock, queue=self._queue, store=store, lacking=lacks_groups)
         self.answers: Final = QueueAnswers(self._queue, self._attempts, profiles, clock)
+        # Room of lost members that helps others later, with their group.
+        self._late: list[tuple[QueuedGroup, Callable[[], None]]] = []
         self._held_rooms = HeldRooms()
         self._takeover = TakeoverState()
         self._running = False
@@ -210,6 +213,8 @@ class WatcherCore:
             # Failed writes count, because a full bus keeps pods waiting without a failure of this watcher.
             if isinstance(event, KeyWriteFailed) or (not self._running and isinstance(event, TAKEOVER_STEPS)):
                 self._steps += 1
+        if self._late:
+            self._end_delays()
         if self._requeue.unchecked:
             for queued in self._requeue.helped():
                 effects += self._try_again(queued)
@@ -250,6 +255,13 @@ class WatcherCore:
         if self._queue.has_stored(settled):
             return self._clock.now
         timer = self._queue.next_due()
+        if self._late:
+            timer = min(
+                [
+                    *([] if timer is None else [timer]),
+                    *(each.broken_until if each.is_begun else self._clock.now for each, _ in self._late),
+                ]
+            )
         return mark if timer is None else timer if mark is None else min(mark, timer)
 
     def gather_seconds(self) -> float:
@@ -338,7 +350,7 @@ class WatcherCore:
         number, effects = self._mirror_object(change.kind, change.name, change.new)
         if number != NO_CHANGE:
             for event, old, new in cluster_events(change):
-                self._requeue.on_cluster_event(event, old, new, number)
+                self._on_cluster_event(event, old, new, number)
             if (rewritten := as_new(change)) is not None:
                 self._requeue.on_rewritten(*rewritten, number)
         if change.kind in GROUP_KINDS:
@@ -349,6 +361,25 @@ class WatcherCore:
         if self._held_rooms.rooms:
             self._free(self._held_rooms.shown(change.name, pod))
         return [*effects, *self._on_pod(change.name, pod)]
+
+    def _on_cluster_event(self, event: ClusterEvent, old: object, new: object, number: int) -> None:
+        broken = None
+        if event == ROOM_FREED and len(self._grouping) and isinstance(old, Pod):
+            broken = self._grouping.broken(old.uid)
+        if broken is None:
+            self._requeue.on_cluster_event(event, old, new, number)
+            return
+        self._requeue.on_cluster_event(event, old, new, number, above=priority_of(old) if isinstance(old, Pod) else 0)
+        self._late.append((broken, partial(self._requeue.on_late_event, event, old, new, number)))
+
+    def _end_delays(self) -> None:
+        """Let the room of lost members help others once it is not left to replacements any more."""
+        late, self._late = self._late, []
+        for group, helps in late:
+            if group.is_begun and self._clock.now < group.broken_until:
+                self._late.append((group, helps))
+            else:
+                helps()
 
     def _mirror_object(self, kind: str, name: str, thing: KubernetesObject | None) -> tuple[int, Sequence[Effect]]:
         """Mirror the object. Returns the change's number, and warnings about the object."""

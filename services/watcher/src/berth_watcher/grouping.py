@@ -25,7 +25,15 @@ from berth.api.podgroups import (
 )
 from berth.messages.attempts import Outcome
 from berth.messages.subjects import Attempt
-from berth_watcher.queue.groups import GroupEntry, GroupGate, Groups, QueuedGroup, Way, in_order
+from berth_watcher.queue.groups import (
+    REPLACEMENT_SECONDS,
+    GroupEntry,
+    GroupGate,
+    Groups,
+    QueuedGroup,
+    Way,
+    in_order,
+)
 from berth_watcher.queue.queuedpod import EventClock, QueuedPod, Stage
 from berth_watcher.queue.schedulingqueue import SchedulingQueue
 from berth_watcher.store import ObjectStore
@@ -147,9 +155,22 @@ class Grouping:
         found = map(self._queue.get, group.pods)
         return [queued for queued in found if queued is not None]
 
+    def broken(self, uid: str) -> QueuedGroup | None:
+        """The begun group of a bound pod that leaves its node, if it has fewer than its minimum without the pod."""
+        group = self._groups.of(uid)
+        if group is None or group.group is None or not group.is_begun:
+            return None
+        if self._clock.now >= group.broken_until:
+            others = Members.of((pod for pod in group.pods.values() if pod.uid != uid), self._profiles)
+            if group.way is not Way.ONE_BY_ONE or not others.need(group.group):
+                return None
+            group.broken_until = self._clock.now + REPLACEMENT_SECONDS
+        return group
+
     def review(self, group: QueuedGroup) -> Review:
         """Look at the gate of a group that is not in flight, and note the way of its pods."""
         members = Members.of(group.pods.values(), self._profiles)
+        group.is_begun = members.is_begun
         gate = self._gate(group, members)
         group.way = gate.way
         queued = [each for pod in members.pending if (each := self._queue.get(pod.uid)) is not None]

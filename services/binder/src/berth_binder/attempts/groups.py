@@ -223,7 +223,7 @@ class GroupBinding:
         self._settings = settings
         self._epoch = epoch
         self._config = config
-        self._by_uid: dict[str, GroupAttempt] = {}
+        self.undecided: dict[str, GroupAttempt] = {}  # by the uid of the PodGroup
         self._to_examine: deque[GroupAttempt] = deque()
         self._examination: _Examination | None = None
         self._stepping: deque[GroupAttempt] = deque()  # groups with members whose next step may begin
@@ -232,21 +232,18 @@ class GroupBinding:
         self._most_in_flight = max(1, int(settings.max_in_flight * SHARE_IN_FLIGHT))
         self.is_closed = False
 
-    def __bool__(self) -> bool:
-        return bool(self._by_uid)
-
     def get(self, uid: str) -> GroupAttempt | None:
         """The attempt by the uid of its PodGroup."""
-        return self._by_uid.get(uid)
+        return self.undecided.get(uid)
 
     def held(self) -> Iterator[GroupDelivery]:
-        for group in self._by_uid.values():
+        for group in self.undecided.values():
             yield from group.deliveries
 
     @property
     def is_posting(self) -> bool:
         """Whether a begun group has Bindings to send or answers to come."""
-        posting = (group for group in self._by_uid.values() if group.is_posting)
+        posting = (group for group in self.undecided.values() if group.is_posting)
         return any(group.todo or group.publishing or not self.in_flight.isdisjoint(group.members) for group in posting)
 
     # Turns.
@@ -326,7 +323,7 @@ class GroupBinding:
 
     def receive(self, delivery: GroupDelivery) -> list[Effect] | None:
         """Join a message to its group's attempt; None if it has none."""
-        group = self._by_uid.get(delivery.attempt.uid)
+        group = self.undecided.get(delivery.attempt.uid)
         if group is None:
             return None
         surplus = group.join(delivery)
@@ -336,7 +333,7 @@ class GroupBinding:
     def begin(self, delivery: GroupDelivery, now: float) -> GroupAttempt:
         """The attempt, which is examined in its turn unless its phase is changed."""
         group = GroupAttempt(latest=delivery, deliveries=[delivery], began=now)
-        self._by_uid[group.uid] = group
+        self.undecided[group.uid] = group
         return group
 
     def examine(self, group: GroupAttempt) -> None:
@@ -545,17 +542,17 @@ class GroupBinding:
 
     def attempt_of(self, member: BindingAttempt) -> str:
         """The group's attempt in which the member is bound, as text."""
-        return str(self._by_uid[member.group].latest.attempt)
+        return str(self.undecided[member.group].latest.attempt)
 
     def may_post(self, member: BindingAttempt) -> bool:
-        return self._by_uid[member.group].is_posting
+        return self.undecided[member.group].is_posting
 
     def is_undoing(self, member: BindingAttempt) -> bool:
-        return self._by_uid[member.group].phase is GroupPhase.UNDOING
+        return self.undecided[member.group].phase is GroupPhase.UNDOING
 
     def made_ready(self, member: BindingAttempt) -> list[Effect]:
         """All steps of the member before its Binding are done."""
-        group = self._by_uid[member.group]
+        group = self.undecided[member.group]
         member.phase = AttemptPhase.READY
         if member.uid in group.rehearsing:  # again after a pause
             self._step_members(group, [member])
@@ -595,7 +592,7 @@ class GroupBinding:
 
     def after_rehearsing(self, member: BindingAttempt, answer: RehearsalAnswer) -> list[Effect]:
         """The API server has an opinion on the Binding, which is not open."""
-        group = self._by_uid[member.group]
+        group = self.undecided[member.group]
         group.rehearsing.discard(member.uid)
         member.phase = AttemptPhase.READY
         if answer.status in (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT):
@@ -695,7 +692,7 @@ class GroupBinding:
 
     def ended(self, member: BindingAttempt, verdict: Verdict) -> list[Effect]:
         """The member is not assumed any more, and nothing of it is written."""
-        group = self._by_uid[member.group]
+        group = self.undecided[member.group]
         self._take_out(group, member)
         if verdict is not UNDONE and verdict.outcome is not Outcome.PREEMPTING:
             group.others.append(verdict)
@@ -710,7 +707,7 @@ class GroupBinding:
 
     def publishing(self, member: BindingAttempt, verdict: Verdict) -> None:
         """The member has a Decision of its own, which is not stored yet."""
-        group = self._by_uid[member.group]
+        group = self.undecided[member.group]
         self._take_out(group, member)
         group.publishing.add(member.uid)
         group.done.add(member.uid)
@@ -722,7 +719,7 @@ class GroupBinding:
 
     def stored(self, member: BindingAttempt) -> list[Effect]:
         """The member's Decision is stored."""
-        group = self._by_uid[member.group]
+        group = self.undecided[member.group]
         group.publishing.discard(member.uid)
         return self._finish(group)
 
@@ -769,10 +766,10 @@ class GroupBinding:
 
     def settle(self, decision: Decision, now: float) -> list[Effect]:
         """The group's Decision is stored: acknowledge the messages that it settles, and record it."""
-        group = self._by_uid.get(decision.uid)
+        group = self.undecided.get(decision.uid)
         if group is None or group.decision is not decision or group.decided is None:
             return []
-        del self._by_uid[group.uid]
+        del self.undecided[group.uid]
         self._decided.add(group.decided, now)
         settled = [each for each in group.deliveries if settles(group.decided, each)]
         for delivery in group.deliveries:
@@ -791,7 +788,7 @@ class GroupBinding:
 
     def publish_waiting(self, member: BindingAttempt, now: float) -> list[Effect]:
         """One message for all of its members."""
-        group = self._by_uid[member.group]
+        group = self.undecided[member.group]
         if group.waiting_from is None and sum(each.waiting_from is not None for each in self) >= MOST_WAITING:
             message = f"{MOST_WAITING} groups wait for volumes or permissions already"
             return self._fail(group, conflict(Reason.VOLUMES, message))
@@ -804,7 +801,7 @@ class GroupBinding:
         return [*aside, PublishDecision(decision=decision, held=group.latest)]
 
     def __iter__(self) -> Iterator[GroupAttempt]:
-        return iter(self._by_uid.values())
+        return iter(self.undecided.values())
 
     def _decision(self, group: GroupAttempt, verdict: Verdict) -> Decision:
         is_conflict = verdict.outcome is Outcome.CONFLICT

@@ -33,6 +33,7 @@ BY_EXTENDER: Final = "waiting for an extender to bind it"
 ABOUT_EVICTIONS: Final = "waiting for extenders' answer about evictions"
 AFTER_EXCEPTION: Final = "trying again after an exception"
 LONG_AGO: Final = 0.0  # a due time that means now
+FIRST: Final = 0  # a place before all sequences
 
 
 def waits_for(status: Status) -> str:
@@ -46,13 +47,29 @@ class RankedQueue:
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Held]] = []
         self._arrivals = count()
+        self.first = frozenset[int]()  # sequences of messages that go before all others
+        self._first_until = 0.0
+
+    def put_first(self, sequences: frozenset[int], until: float) -> None:
+        """These messages go before all others, which wait for them at most until this time."""
+        self.first, self._first_until = sequences, until
 
     def push(self, delivery: Held) -> None:
-        heapq.heappush(self._heap, (delivery.sequence, next(self._arrivals), delivery))
+        place = delivery.sequence if delivery.sequence not in self.first else FIRST
+        heapq.heappush(self._heap, (place, next(self._arrivals), delivery))
 
     def pop(self) -> Held:
         """Remove and return the first message. Raises IndexError if the queue is empty."""
-        return heapq.heappop(self._heap)[2]
+        delivery = heapq.heappop(self._heap)[2]
+        if self.first:
+            self.first -= {delivery.sequence}
+        return delivery
+
+    @property
+    def waits_until(self) -> float:
+        """The time until which the first message waits for those that go before it; LONG_AGO: it does not."""
+        is_behind = self.first and self._heap and self._heap[0][0] != FIRST
+        return self._first_until if is_behind else LONG_AGO
 
     def __len__(self) -> int:
         return len(self._heap)
@@ -195,7 +212,7 @@ class BindingQueue:
 
     def next(self, now: float) -> Held | BindingAttempt | None:
         """Remove and return the next message or attempt. Call ``paused.end_pauses`` before."""
-        may_examine = bool(self.ranked) and now >= self.silence.may_examine_from
+        may_examine = bool(self.ranked) and now >= self._may_examine_from
         if self.paused.any_over and not (may_examine and self._has_resumed_last):
             self._has_resumed_last = True
             return self.paused.pop()
@@ -213,9 +230,14 @@ class BindingQueue:
             return LONG_AGO
         if (ends := self.paused.first()) is not None and (due is None or ends < due):
             due = ends
-        if self.ranked and (due is None or self.silence.may_examine_from < due):
-            due = self.silence.may_examine_from
+        if self.ranked and (due is None or self._may_examine_from < due):
+            due = self._may_examine_from
         return due
+
+    @property
+    def _may_examine_from(self) -> float:
+        of_silence = self.silence.may_examine_from
+        return max(of_silence, self.ranked.waits_until) if self.ranked.first else of_silence
 
     # Pauses.
 

@@ -29,6 +29,9 @@ from berth.api.resources import pod_requests
 from berth.messages.groupattempts import subject_name
 from berth_watcher.queue.queuedpod import QueuedPod
 
+# Seconds for which the room of a lost member is left to its replacement: a fresh group would have it some milliseconds
+# before the replacement exists.
+REPLACEMENT_SECONDS: Final = 1.0
 # Seconds without news of its members after which a begun group goes on with those that exist. A half-finished Job, or
 # an elastic one, never has its minimum again.
 BEGUN_SECONDS: Final = 10.0
@@ -66,6 +69,8 @@ class QueuedGroup:
     pods: dict[str, Pod] = field(default_factory=dict)  # all that name it, by uid
     changed_at: float = 0.0  # monotonic time of the last news of a member
     way: Way = Way.GATED  # by its last review
+    is_begun: bool = False  # the same: some of its members are bound
+    broken_until: float = 0.0  # monotonic; room that its lost members leave helps others after that
     is_in_flight: bool = False
     has_changed: bool = False  # while it is in flight
 
@@ -224,7 +229,9 @@ class Groups:
         queued = self._groups.get(key)
         if queued is None:
             return []
-        queued.group = group
+        former, queued.group = queued.group, group
+        if _without_version(former) == _without_version(group):  # its status has changed, by berth perhaps
+            return []
         queued.has_changed = queued.has_changed or queued.is_in_flight
         return [queued]
 
@@ -242,6 +249,10 @@ def in_order(pods: Iterable[Pod]) -> list[Pod]:
     """Pending members as they are published, at most as many as one plan takes: by priority, then by age."""
     ordered = sorted(pods, key=lambda pod: (-priority_of(pod), pod.metadata.creation_timestamp or "", pod.uid))
     return ordered[:MOST_MEMBERS]
+
+
+def _without_version(group: PodGroup | None) -> PodGroup | None:
+    return None if group is None else msgspec.structs.replace(group, resource_version="")
 
 
 def _counts_otherwise(before: Pod, now: Pod) -> bool:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from berth.api.node import Node
-from berth.api.pod import Pod
+from berth.api.pod import Pod, priority_of
 from berth.decoding import version_number
 from berth.framework.events import Action, ClusterEvent, LiveDataUpdate, Resource, bytes_of, node_update_actions
 from berth.messages.attempts import DecisionSummary, Outcome, Positions, Reason
@@ -184,11 +184,19 @@ class Requeue:
 
     # --- which pods an event may help
 
-    def on_cluster_event(self, event: ClusterEvent, old: object, new: object, change: int) -> None:
+    def on_cluster_event(
+        self, event: ClusterEvent, old: object, new: object, change: int, *, above: int | None = None
+    ) -> None:
+        """``above``: it may help only pods of a higher priority, until ``on_late_event``."""
         if self._hints.is_event_registered(event):
             size = bytes_of(old, new)
             self._cluster_log.record(event, old, new, change=change, size=size)
-            self._check_later(event, old, new, change, size)
+            self._check_later(event, old, new, change, size, above=above)
+
+    def on_late_event(self, event: ClusterEvent, old: object, new: object, change: int) -> None:
+        """An event of some time ago may help every pod now."""
+        if self._hints.is_event_registered(event):
+            self._check_later(event, old, new, change, bytes_of(old, new))
 
     def on_rewritten(self, event: ClusterEvent, old: object, new: object, change: int) -> None:
         """Record an object as new, for scorers that have not read its former version. It helps no waiting pod."""
@@ -229,7 +237,9 @@ class Requeue:
                 if not self._clock.may_continue():
                     return
 
-    def _check_later(self, event: ClusterEvent, old: object, new: object, change: int, size: int) -> None:
+    def _check_later(  # noqa: PLR0913 - an event, and whom it may help
+        self, event: ClusterEvent, old: object, new: object, change: int, size: int, *, above: int | None = None
+    ) -> None:
         """Queue an event whose hints run at the end of the slice, or later. Updates of one node merge.
 
         They do not merge if a pod began to wait in between: it has seen the first only.
@@ -243,7 +253,9 @@ class Requeue:
                 self._unchecked_bytes += size - earlier.size
                 earlier.size = size
                 return
-        unchecked = _UncheckedEvent(event=event, old=old, new=new, change=change, last_waiting=last_waiting, size=size)
+        unchecked = _UncheckedEvent(
+            event=event, old=old, new=new, change=change, last_waiting=last_waiting, size=size, above=above
+        )
         self.unchecked.append(unchecked)
         self._unchecked_bytes += size
         if isinstance(new, Node):
@@ -255,8 +267,7 @@ class Requeue:
         if unchecked.steps is None:
             unchecked.steps = self._waiting.helped_by(unchecked.event, unchecked.old, unchecked.new)
         for pod in unchecked.steps:
-            # A later generation was rejected with the event in view, or has been compared with the log.
-            if pod is not None and pod.stage in WAITING_FOR_EVENT and pod.generation <= unchecked.last_waiting:
+            if pod is not None and pod.stage in WAITING_FOR_EVENT and unchecked.may_help(pod):
                 found[pod.uid] = pod
             if len(found) >= PODS_AT_ONCE or not self._clock.may_continue():
                 yield self._requeued(found, unchecked)
@@ -362,12 +373,17 @@ class _UncheckedEvent:
     change: int
     last_waiting: int  # generation of the last waiting pod then; later pods do not wait for it
     size: int  # bytes of the objects as JSON
+    above: int | None = None  # only pods of a higher priority are helped; None: all
     steps: Iterator[Step] | None = None  # work left; None before the first step
     is_done: bool = False
 
     @property
     def node(self) -> str:
         return self.new.metadata.name if isinstance(self.new, Node) else ""
+
+    def may_help(self, pod: QueuedPod) -> bool:
+        # A later generation was rejected with the event in view, or has been compared with the log.
+        return pod.generation <= self.last_waiting and (self.above is None or priority_of(pod.pod) > self.above)
 
     def merge(self, new: Node, change: int) -> bool:
         """Merge a later update of the node into this one, unless its hints have begun to run."""

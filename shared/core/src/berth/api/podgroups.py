@@ -17,7 +17,7 @@ from typing import Annotated, Final, NamedTuple
 import msgspec
 
 from berth.api.meta import Int32, Name, ObjectMeta, Trimmed
-from berth.api.pod import PREEMPT_NEVER, Pod, Quantities, is_finished, priority_of
+from berth.api.pod import PREEMPT_NEVER, Pod, PodCondition, Quantities, is_finished, priority_of
 from berth.api.resources import Amounts, read_amounts
 
 # The label by which pods name their group in Coscheduling's dialect.
@@ -25,6 +25,9 @@ GROUP_LABEL: Final = "scheduling.x-k8s.io/pod-group"
 # Annotations of a Coscheduling PodGroup: the key of a node label whose value all members must, or should, share.
 TOPOLOGY_ANNOTATION: Final = "berth/topology"
 PREFERRED_TOPOLOGY_ANNOTATION: Final = "berth/topology-preferred"
+
+# By version, the condition that says that the minimum of a group is bound.
+SCHEDULED: Final = {"v1beta1": "PodGroupInitiallyScheduled", "v1alpha2": "PodGroupScheduled"}
 
 # Pending members that one plan takes. A plan of so many takes at most two seconds in four orders.
 MOST_MEMBERS: Final = 2000
@@ -99,11 +102,16 @@ class UpstreamSpec(Trimmed, frozen=True, kw_only=True):
     parent_composite_pod_group_name: str = ""
 
 
+class UpstreamStatus(Trimmed, frozen=True, kw_only=True):
+    conditions: list[PodCondition] | None = None
+
+
 class UpstreamPodGroup(Trimmed, frozen=True, kw_only=True):
     """PodGroup of ``scheduling.k8s.io``."""
 
     metadata: ObjectMeta
     spec: UpstreamSpec = UpstreamSpec()
+    status: UpstreamStatus = UpstreamStatus()
 
 
 class Dialect(StrEnum):
@@ -163,6 +171,11 @@ class PodGroup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Whether its pods, which request these amounts each, are scheduled one by one."""
         alone = self.minimum <= 1 and self.topology is None and not self.problems
         return alone and all(amount <= requests.get(name, 0) for name, amount in self.min_resources.items())
+
+
+def is_scheduled(group: UpstreamPodGroup) -> bool:
+    """Whether its status says that the minimum is bound."""
+    return any(each.type in SCHEDULED.values() and each.status == "True" for each in group.status.conditions or ())
 
 
 def group_of(pod: Pod) -> GroupKey | None:

@@ -25,8 +25,12 @@ from berth.cluster.snapshot import Objects, Snapshot
 
 _G = TypeVar("_G", CoschedulingPodGroup, UpstreamPodGroup)
 
-# By dialect, the kind of its PodGroups.
+# By dialect, the kind of its PodGroups, and their type.
 KINDS: Final = {Dialect.COSCHEDULING: COSCHEDULING_POD_GROUP.name, Dialect.UPSTREAM: POD_GROUP.name}
+STRUCTS: Final[Mapping[Dialect, type[CoschedulingPodGroup | UpstreamPodGroup]]] = {
+    Dialect.COSCHEDULING: CoschedulingPodGroup,
+    Dialect.UPSTREAM: UpstreamPodGroup,
+}
 
 _NONE: Final[Mapping[str, Pod]] = {}
 
@@ -38,6 +42,8 @@ class PodGroups:
         self._groups: dict[GroupKey, PodGroup] = {}
         self._pods: dict[GroupKey, dict[str, Pod]] = {}
         self._key_of: dict[str, GroupKey] = {}
+        self._on_change: Callable[[GroupKey], object] = _ignore
+        self.absent: set[Dialect] = set()  # that the API server does not serve: their pods are ordinary pods
         self._follow(snapshot.objects(CoschedulingPodGroup), of_coscheduling)
         self._follow(snapshot.objects(UpstreamPodGroup), of_upstream)
 
@@ -52,6 +58,23 @@ class PodGroups:
     def known(self) -> Mapping[GroupKey, PodGroup]:
         return self._groups
 
+    @property
+    def named(self) -> Collection[GroupKey]:
+        """The groups that pods name."""
+        return self._pods.keys()
+
+    def notify(self, on_change: Callable[[GroupKey], object] | None) -> None:
+        """Call it with each group whose PodGroup or pods change; ``None``: no more."""
+        self._on_change = on_change or _ignore
+
+    def note_served(self, kind: str, *, is_served: bool) -> None:
+        """Whether the API server has the kind."""
+        for dialect in [dialect for dialect, name in KINDS.items() if name == kind]:
+            if is_served is (dialect in self.absent):
+                self.absent ^= {dialect}
+                for key in self._pods:
+                    self._on_change(key)
+
     def observe(self, pod: Pod) -> None:
         """The pod has this state."""
         uid, key = pod.metadata.uid, group_of(pod)
@@ -62,6 +85,7 @@ class PodGroups:
         if key is not None:
             self._key_of[uid] = key
             self._pods.setdefault(key, {})[uid] = pod
+            self._on_change(key)
 
     def remove(self, uid: str) -> None:
         """The pod is gone; an unknown one is ignored."""
@@ -71,6 +95,7 @@ class PodGroups:
             del pods[uid]
             if not pods:
                 del self._pods[key]
+            self._on_change(key)
 
     def keep(self, present: Collection[str]) -> None:
         """Remove all pods but these."""
@@ -82,12 +107,18 @@ class PodGroups:
             if after is not None:
                 form = form_of(after)
                 self._groups[form.key] = form
+                self._on_change(form.key)
             elif before is not None:
                 form = form_of(before)
                 known = self._groups.get(form.key)
                 if known is not None and known.uid == form.uid:  # else it was remade meanwhile
                     del self._groups[form.key]
+                    self._on_change(form.key)
 
         for each in objects:
             note(None, each)
         objects.follow(note)
+
+
+def _ignore(_key: GroupKey) -> None:
+    pass

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from berth.api.kinds import POD
+from berth.api.kinds import POD, Kind
 from berth.api.pod import (
     CONDITION_FENCE,
     DISRUPTION_TARGET,
@@ -79,6 +79,15 @@ async def patch_pod_status(client: KubeClient, namespace: str, name: str, body: 
         ApiUnreachableError: no answer; the patch may have been applied.
     """
     path = pod_path(namespace, name, "status")
+    return await client.request("PATCH", path, body=body, content_type=STRATEGIC_MERGE_PATCH)
+
+
+async def patch_pod_group_status(
+    client: KubeClient, kind: Kind[Any], namespace: str, name: str, body: bytes
+) -> Response:
+    """Patch the status of a PodGroup. Raises as :func:`patch_pod_status`."""
+    place = f"namespaces/{quote(namespace, safe='')}/{kind.plural}/{quote(name, safe='')}/status"
+    path = f"/apis/{kind.api_version}/{place}"
     return await client.request("PATCH", path, body=body, content_type=STRATEGIC_MERGE_PATCH)
 
 

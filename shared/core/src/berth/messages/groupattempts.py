@@ -37,7 +37,7 @@ from berth.messages.attempts import (
 )
 from berth.messages.bundles import Bundle
 from berth.messages.groups import ClassPlan, GroupPlan
-from berth.messages.subjects import Attempt
+from berth.messages.subjects import Attempt, escape_dotted
 
 # The schema of messages about groups.
 GROUP_SCHEMA: Final = 2
@@ -48,6 +48,9 @@ MOST_GROUP_BYTES: Final = 512 * 1024
 _LEFT_OUT: Final[tuple[dict[str, Any], ...]] = ({}, {"scores": {}}, {"scores": {}, "alternates": []})
 
 _PREFIXES: Final = {Dialect.COSCHEDULING: "~", Dialect.UPSTREAM: "~~"}
+
+# In the subject of every message about a group, and of none about a pod.
+GROUP_SUBJECT: Final = escape_dotted("~")
 
 
 def _schema() -> int:

@@ -1,0 +1,47 @@
+"""PodGroups of scheduling.x-k8s.io on a real API server, by the definition in deploy/kubernetes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import yaml
+
+from harness.worlds.kubernetes_api import KubernetesApi
+
+DEFINITION: Final = Path(__file__).parents[3] / "deploy/kubernetes/components/podgroups/podgroups.yaml"
+DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+GROUP: Final = "scheduling.x-k8s.io"
+SECONDS: Final = 30.0
+
+
+def podgroups_path(namespace: str) -> str:
+    """The path of the namespace's PodGroups."""
+    return f"/apis/{GROUP}/v1alpha1/namespaces/{namespace}/podgroups"
+
+
+@asynccontextmanager
+async def define_podgroups(api: KubernetesApi) -> AsyncIterator[None]:
+    """The API server serves PodGroups in this block."""
+    body = yaml.safe_load(DEFINITION.read_text(encoding="utf-8"))
+    assert (await api.post(DEFINITIONS, body)).code == 201
+    try:
+        await _until_served(api, wanted=True)
+        yield
+    finally:
+        await api.delete(f"{DEFINITIONS}/{body['metadata']['name']}")
+        await _until_served(api, wanted=False)
+
+
+async def _until_served(api: KubernetesApi, *, wanted: bool) -> None:
+    async with asyncio.timeout(SECONDS):
+        while await _is_served(api) is not wanted:  # noqa: ASYNC110 - the server reports it to nobody
+            await asyncio.sleep(0.05)
+
+
+async def _is_served(api: KubernetesApi) -> bool:
+    groups = (await api.get("/apis")).body["groups"]
+    return any(group["name"] == GROUP for group in groups)

@@ -1,0 +1,140 @@
+"""What is said of groups between their attempts: who is told, when, and what."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from berth.api.meta import ObjectMeta
+from berth.api.pod import Pod, PodCondition, PodSchedulingGroup
+from berth.api.podgroups import (
+    GROUP_LABEL,
+    CoschedulingPodGroup,
+    CoschedulingSpec,
+    GangPolicy,
+    SchedulingPolicy,
+    UpstreamPodGroup,
+    UpstreamSpec,
+    UpstreamStatus,
+)
+from berth.kube.listwatch import Current, Deleted, Upserted
+from berth_binder.cache import Cache
+from berth_binder.decisions.groupreports import GroupReports
+from berth_binder.eventrecorder import ConditionRecord, EventBudget, EventRecord
+from berth_binder.events import GroupState
+from harness.builders.objects import a_pod
+
+
+def a_member(name: str, **pod: Any) -> Pod:
+    return a_pod(name, labels={GROUP_LABEL: "gang"}, **pod)
+
+
+def a_pod_group(minimum: int) -> CoschedulingPodGroup:
+    metadata = ObjectMeta(name="gang", namespace="default", uid="uid-gang", resource_version="1")
+    return CoschedulingPodGroup(metadata=metadata, spec=CoschedulingSpec(min_member=minimum))
+
+
+def a_cache(*things: Any) -> Cache:
+    cache = Cache(schedulers=("berth",))
+    show(cache, *things)
+    return cache
+
+
+def show(cache: Cache, *things: Any) -> None:
+    for thing in things:
+        kind = "pod" if isinstance(thing, Pod) else "coschedulingpodgroup"
+        cache.observe(Upserted(kind=kind, object=thing))
+
+
+def said(gates: GroupReports, now: float) -> list[tuple[str, int]]:
+    return [(gate.message, len(gate.pods)) for gate in gates.report(now)]
+
+
+def test_a_gate_speaks_after_five_seconds_and_again_five_seconds_after_a_change():
+    cache = a_cache(a_pod_group(4), a_member("a"), a_member("b"))
+    gates = GroupReports(cache)
+    assert [said(gates, now) for now in (1.0, 5.0)] == [[], []]
+    assert said(gates, 6.0) == [("2 of 4 members exist", 2)]
+    assert said(gates, 20.0) == []
+    show(cache, a_member("c"))
+    assert (said(gates, 21.0), said(gates, 26.0)) == ([], [("3 of 4 members exist", 3)])
+
+
+def test_a_gate_that_opens_in_time_says_nothing():
+    cache = a_cache(a_pod_group(2), a_member("a"))
+    gates = GroupReports(cache)
+    assert said(gates, 1.0) == []
+    show(cache, a_member("b"))
+    assert said(gates, 10.0) == []
+
+
+def test_pods_without_their_pod_group_say_so():
+    cache = a_cache(a_pod_group(2), a_member("a"), a_member("b"))
+    gates = GroupReports(cache)
+    cache.observe(Deleted(kind="coschedulingpodgroup", object=a_pod_group(2)))
+    assert said(gates, 1.0) == []
+    assert said(gates, 6.0) == [('no PodGroup "gang" in scheduling.x-k8s.io', 2)]
+
+
+@pytest.mark.parametrize("minimum", [1, 4])
+def test_where_pod_groups_are_not_served_nothing_waits(minimum: int):
+    cache = a_cache(a_member("a"))
+    cache.observe(Current(kind="coschedulingpodgroup", resource_version="0", is_served=False))
+    gates = GroupReports(cache)
+    assert (said(gates, 1.0), said(gates, 9.0)) == ([], [])
+    show(cache, a_pod_group(minimum))
+
+
+def bound(name: str) -> Pod:
+    return a_member(name, node="n1")
+
+
+def test_a_group_bound_in_part_for_longer_than_its_timeout_is_reported_once():
+    cache = a_cache(a_pod_group(4), bound("a"), bound("b"), a_member("c"))
+    reports = GroupReports(cache)
+    assert [list(reports.report(now)) for now in (0.0, 59.0)] == [[], []]
+    [report] = reports.report(60.0)
+    assert (report.state, report.message) == (GroupState.PARTIAL, "2 of 4 members are bound; without a node: c")
+    assert list(reports.report(1000.0)) == []
+    show(cache, bound("c"), bound("d"))
+    assert list(reports.report(1001.0)) == []
+    cache.observe(Deleted(kind="pod", object=bound("d")))
+    assert [list(reports.report(now)) for now in (1002.0, 1061.0)] == [[], []]
+    assert len(list(reports.report(1062.0))) == 1
+
+
+def an_upstream_group(minimum: int, status: str = "") -> UpstreamPodGroup:
+    metadata = ObjectMeta(name="gang", namespace="default", uid="uid-gang", resource_version="1")
+    spec = UpstreamSpec(scheduling_policy=SchedulingPolicy(gang=GangPolicy(min_count=minimum)))
+    conditions = [PodCondition(type="PodGroupScheduled", status=status)] if status else None
+    return UpstreamPodGroup(metadata=metadata, spec=spec, status=UpstreamStatus(conditions=conditions))
+
+
+def test_a_whole_group_gets_its_condition_again_until_the_watch_shows_it():
+    group = PodSchedulingGroup(pod_group_name="gang")
+    cache = a_cache(*[a_pod(name, node="n1", scheduling_group=group) for name in "ab"])
+    cache.observe(Upserted(kind="podgroup", object=an_upstream_group(2)))
+    reports = GroupReports(cache)
+    said = [[report.state for report in reports.report(now)] for now in (0.0, 4.0, 5.0)]
+    assert said == [[GroupState.WHOLE], [], [GroupState.WHOLE]]
+    cache.observe(Upserted(kind="podgroup", object=an_upstream_group(2, "True")))
+    assert list(reports.report(10.0)) == []
+
+
+def test_a_gate_is_an_event_on_the_group_and_a_condition_of_its_pods():
+    cache = a_cache(a_pod_group(4), a_member("a"))
+    gates = GroupReports(cache)
+    list(gates.report(0.0))
+    [gate] = gates.report(6.0)
+    budget = EventBudget()
+    budget.add_state(gate)
+    condition, event = budget.next(0.0, bindings_wait=False), budget.next(0.0, bindings_wait=False)
+    assert isinstance(condition, ConditionRecord)
+    assert (condition.reason, condition.message) == ("WaitingForPodGroup", "1 of 4 members exist")
+    assert isinstance(event, EventRecord)
+    assert (event.kind, event.api_version, event.pod.metadata.name) == (
+        "PodGroup",
+        "scheduling.x-k8s.io/v1alpha1",
+        "gang",
+    )
