@@ -477,7 +477,6 @@ class Invariants:
             for pod in self.unbound()
             if not self._is_reserved(pod)
             and not _is_large(pod.metadata.labels)
-            and not (self.groups is not None and self.groups.is_gated(pod))
             and not any(each.type == "PodScheduled" and each.status == "False" for each in pod.status.conditions or ())
         ]
 
@@ -611,9 +610,8 @@ class Messages:
             self._dead |= set() if self._world.is_served_to_hostile() else {".".join(subject.split(".")[2:])}
             return
         attempt, outcome = _attempt_in(data)
-        if ack.stream == RANKED and (read := _read(data)).schema == GROUP_SCHEMA:
-            proposed = read.preemption.victims if read.preemption is not None else []
-            self.victims_for[_order(attempt)[0]] = {victim.uid for victim in proposed}
+        if ack.stream == RANKED:
+            self._note_victims(_read(data))
         if not ack.duplicate:
             self._attempts.add((ack.stream, attempt))
         known = self._stored_as.setdefault((ack.stream, headers.get(MESSAGE_ID, "")), attempt)
@@ -631,6 +629,11 @@ class Messages:
             uid, order = _order(attempt)
             self.reserved.pop(uid, None)
             self._decided[uid] = max(order, self._decided.get(uid, (0, 0)))
+
+    def _note_victims(self, ranked: _Attempt) -> None:
+        if ranked.schema == GROUP_SCHEMA:
+            victims = ranked.preemption.victims if ranked.preemption is not None else []
+            self.victims_for[_order(ranked.attempt)[0]] = {victim.uid for victim in victims}
 
     def _on_forged(self, subject: str, data: bytes, headers: Mapping[str, str], ack: PubAck) -> None:
         """Notice what a hostile client says of pods and nodes, and who measures a node again."""

@@ -827,6 +827,13 @@ def _plans_stay_proposals() -> list[Replacement]:
     return [(view.Proposals, "_apply_to_members", lambda *_: None)]
 
 
+def _no_rehearsal() -> list[Replacement]:
+    return [(groups_of_binder.GroupBinding, "_rehearsed_members", lambda *_: [])]
+
+
+RACES: Final = replace(GROUPS, gangs=(4, 6), nodes=(2, 3), scorers=(4, 8), fault_counts=(0,), window_floors=(64,))
+"""Several groups that want the same nodes, planned by scorers that do not know of each other yet."""
+LEADERS: Final = replace(GROUPS, gangs=(3, 5), things=("add_gang", "forbid_leader"), acts=(6, 10))
 GROUPS_WITHOUT_FAULTS: Final = replace(GROUPS, fault_counts=(0,))
 
 SATURATED: Final = replace(ATTACKS, faults=("hostile collector",), deeds=("saturate",), variants=("live",))
@@ -1254,13 +1261,19 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         rule="all that a group needs is assumed, or nothing (5.21)",
         seeds=200,
         replace=_some_members_are_enough,
-        focus=GROUPS,
+        focus=RACES,
     ),
     "plan-of-a-part": Mutation(
         rule="a plan has a place for all that is needed (ADR 72)",
         seeds=200,
         replace=_plan_of_a_part,
         focus=GROUPS_WITHOUT_FAULTS,
+    ),
+    "no-rehearsal": Mutation(
+        rule="a Binding of each class is rehearsed before the first one is sent (5.22)",
+        seeds=200,
+        replace=_no_rehearsal,
+        focus=LEADERS,
     ),
     "groups-hold-their-room": Mutation(
         rule="what a group has assumed ends with its attempt (5.21)",
