@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from harness.servers.control_plane import ControlPlane
+from harness.servers.control_plane import ControlPlane, assets_folder, control_plane
 from harness.worlds.cluster_user import ClusterUser, cluster_user, condition_of, eventually, node_of
 from harness.worlds.pipeline import BerthUp, berth_up
 
@@ -103,3 +103,47 @@ async def test_a_group_waits_for_its_members_and_a_lost_one_is_replaced(user: Cl
     await user.delete_pod(first[0])
     replacement = await user.add_pods(1, "replacement", cpu="1", labels=labels)
     await user.all_bound(replacement)
+
+
+GATES_ON = (
+    "--runtime-config=scheduling.k8s.io/v1alpha2=true",
+    "--feature-gates=GenericWorkload=true,GangScheduling=true,TopologyAwareWorkloadScheduling=true",
+)
+
+
+@pytest.fixture(scope="module")
+def upstream_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """An API server with Kubernetes' own PodGroups, and `berth up`."""
+    folder = assets_folder()
+    assert folder is not None
+    with (
+        control_plane(folder, api_flags=GATES_ON) as plane,
+        berth_up("--kubeconfig", plane.kubeconfig_path, folder=tmp_path_factory.mktemp("up")) as berth,
+    ):
+        berth.wait_until_ready()
+        yield plane
+
+
+async def test_a_group_of_kubernetes_own_kind_is_bound_whole_and_its_condition_says_so(upstream_plane: ControlPlane):
+    async with cluster_user(upstream_plane.kubeconfig_path) as seen:
+        path = f"/apis/scheduling.k8s.io/v1alpha2/namespaces/{seen.namespace}/podgroups"
+
+        async def condition(name: str, status: str) -> dict | None:
+            conditions = (await seen.api.get(f"{path}/{name}")).body.get("status", {}).get("conditions", [])
+            return next((each for each in conditions if each["status"] == status), None)
+
+        await seen.add_nodes(2, cpu="3")
+        for name in ("first", "second"):
+            spec = {"schedulingPolicy": {"gang": {"minCount": 4}}}
+            made = {"apiVersion": "scheduling.k8s.io/v1alpha2", "kind": "PodGroup", "metadata": {"name": name}}
+            assert (await seen.api.post(path, {**made, "spec": spec})).code == 201
+        of = {name: {"schedulingGroup": {"podGroupName": name}} for name in ("first", "second")}
+        first = await seen.add_pods(4, "first", cpu="1", spec=of["first"])
+        await seen.all_bound(first)
+        whole = await eventually(lambda: condition("first", "True"), "the condition of the first group")
+        assert (whole["type"], whole["reason"]) == ("PodGroupScheduled", "Scheduled")
+        await seen.add_pods(4, "second", cpu="1", spec=of["second"])
+        refused = await eventually(lambda: condition("second", "False"), "the condition of the second group")
+        assert (refused["type"], refused["reason"]) == ("PodGroupScheduled", "Unschedulable")
+        assert "2 of 4" in refused["message"]
+        assert not any(map(node_of, (await of_group(seen, "second")).values()))

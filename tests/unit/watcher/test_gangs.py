@@ -275,6 +275,19 @@ def test_the_room_of_a_group_that_ends_helps_at_once():
     assert watcher.pods_published == ["single", "single"]
 
 
+def test_the_room_of_a_group_that_waited_for_volumes_in_vain_helps_others():
+    watcher = a_watcher(a_pod_group(minimum=2), *members(2), a_pod("single"))
+    watcher.decide(GANG, Outcome.WAITING)
+    assert in_flight(watcher) == 1
+    watcher.decide("single", Outcome.UNSCHEDULABLE, blockers=["NodeResourcesFit"], positions=covering(watcher))
+    watcher.advance(20)
+    watcher.decide(GANG, Outcome.ERROR)
+    watcher.send()
+    assert watcher.pods_published == ["single", "single"]
+    watcher.decide("single", Outcome.UNSCHEDULABLE, blockers=["NodeResourcesFit"], positions=covering(watcher))
+    assert watcher.stage("single") == "unschedulable"
+
+
 # --- PodGroups that change
 
 

@@ -544,9 +544,10 @@ class BinderCore:
         latest = attempt.latest
         pod = self._check.current_pod(latest.ranked, latest.attempt, attempt.read)
         if isinstance(pod, Pod) and not attempt.group and (key := group_of(pod)) is not None:
-            groups = self._cache.groups
-            is_refused = refuses_single(pod, groups.get(key), self._cache.members_of(key))
-            return NOT_ALONE if is_refused and key.dialect not in groups.absent else pod
+            group = self._cache.groups.get(key)
+            if key.dialect in self._cache.groups.absent or (group is not None and group.is_ordinary({})):
+                return pod
+            return NOT_ALONE if refuses_single(pod, group, self._cache.members_of(key)) else pod
         return pod
 
     def _may_have_claims(self, pod: Pod) -> bool:

@@ -188,13 +188,13 @@ class EventRecorder:
         """
         metadata = record.pod.metadata
         for kind in POD_GROUP.versions:
-            condition = PodCondition(
-                type=SCHEDULED[kind.version],
-                status=record.status,
-                reason=record.reason,
-                message=record.message,
-                last_transition_time=whole_seconds(wall),
-            )
+            condition = {
+                "type": SCHEDULED[kind.version],
+                "status": record.status,
+                "reason": record.reason,
+                "message": record.message,  # also an empty one: a patch without it keeps the former one
+                "lastTransitionTime": whole_seconds(wall),
+            }
             body = condition_patch(condition, uid=metadata.uid)
             response = await patch_pod_group_status(self._client, kind, metadata.namespace, metadata.name, body)
             if response.status != HTTPStatus.NOT_FOUND:

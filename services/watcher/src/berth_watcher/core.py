@@ -641,9 +641,11 @@ class WatcherCore:
     ) -> Sequence[Effect]:
         """Handle a final Decision, stored at ``time``, by its outcome (docs/protocol.md, 5)."""
         decided_at = Timestamp(monotonic=self._clock.now - age_seconds, wall=time)
-        effects = self._attempts.end(queued)
+        effects, has_waited = self._attempts.end(queued), queued.epoch > 0
         queued.record_decision(decision)
         if isinstance(queued, GroupEntry):
+            if has_waited and decision.outcome is not Outcome.BOUND:
+                self._requeue.on_group_ended(self._last_decision, self._mirror.changes)
             return [*effects, *self._conclude_group(queued, decision, decided_at)]
         if decision.outcome in TRIED_AGAIN and len(self._grouping) and self._grouping.takes(queued):
             return [*effects, *self._move(queued, Stage.GROUPED)]

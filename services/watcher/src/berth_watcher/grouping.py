@@ -49,6 +49,8 @@ Lacking = Callable[[str], str]
 # Seconds after which a gate is looked at again that such a reason closes.
 LACKING_SECONDS: Final = 1.0
 
+_NOTHING: Final[Mapping[str, int]] = {}
+
 # Stages of a pod that waits by itself, from which it goes to its group.
 _BY_ITSELF: Final = frozenset(
     {Stage.ACTIVE, Stage.BACKOFF, Stage.UNSCHEDULABLE, Stage.AWAITING_VERSIONS, Stage.AWAITING_MIRROR}
@@ -169,6 +171,8 @@ class Grouping:
 
     def review(self, group: QueuedGroup) -> Review:
         """Look at the gate of a group that is not in flight, and note the way of its pods."""
+        if group.way is Way.ONE_BY_ONE and group.group is not None and group.group.is_ordinary(_NOTHING):
+            return Review(gate=GroupGate(Way.ONE_BY_ONE), members=Members(), joining=[], leaving=[])
         members = Members.of(group.pods.values(), self._profiles)
         group.is_begun = members.is_begun
         gate = self._gate(group, members)

@@ -808,7 +808,7 @@ class GroupBinding:
         return group_decision(
             verdict,
             group.latest.ranked,
-            need=group.need,
+            need=group.need or group.latest.ranked.plan.need,
             bound=group.bound,
             missing=group.missing,
             epoch=self._epoch,

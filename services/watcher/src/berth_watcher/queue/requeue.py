@@ -213,6 +213,18 @@ class Requeue:
         self._held_log.record(event, old, new, change=changes, sequence=sequence, size=size)
         self._check_later(event, old, new, changes, size)
 
+    def on_group_ended(self, sequence: int, changes: int) -> None:
+        """A group that waited is not bound: its room is free, on nodes that only the binder knew, since ``sequence``.
+
+        So no hints are asked, and every Decision before counts as having missed an event.
+        """
+        self._held_log.lack_below(sequence)
+        if len(self._waiting):
+            last = self._waiting.last_added
+            unchecked = _UncheckedEvent(event=ROOM_FREED, old=None, new=None, change=changes, last_waiting=last, size=0)
+            unchecked.steps = self._waiting.waiting_for(ROOM_FREED)
+            self.unchecked.append(unchecked)
+
     def on_live_data(self, event: ClusterEvent, news: LiveDataUpdate, sequence: int) -> None:
         """The live data are stored already."""
         if self._hints.is_event_registered(event):
@@ -426,6 +438,10 @@ class EventLog:
     def begin(self, change: int, position: int) -> None:
         """The log lacks events below a position, and up to a change that is not stored."""
         self._begins_after_change, self._begins_at_position = change, position
+
+    def lack_below(self, position: int) -> None:
+        """The log lacks events below a position."""
+        self._begins_at_position = max(self._begins_at_position, position)
 
     def record(  # noqa: PLR0913 - an event, and where it is stored
         self,

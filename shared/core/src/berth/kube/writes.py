@@ -91,7 +91,9 @@ async def patch_pod_group_status(
     return await client.request("PATCH", path, body=body, content_type=STRATEGIC_MERGE_PATCH)
 
 
-def condition_patch(condition: PodCondition, *, uid: str | None = None, resource_version: str = "") -> bytes:
+def condition_patch(
+    condition: PodCondition | Mapping[str, str], *, uid: str | None = None, resource_version: str = ""
+) -> bytes:
     """Patch that sets one condition.
 
     The API server answers 422 if another pod has the name (``uid``), 409 if the pod has changed (``resource_version``).
