@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import nats as nats_client
 
-from faults import devices
+from faults import devices, gangs
 from faults.bus import ignore
 from faults.workload import ZONES, Workload
 from faults.world import Site, World, paused, signalled
@@ -250,6 +250,14 @@ def _of_devices(act: Callable[[devices.Devices, random.Random, float], Awaitable
     return acting
 
 
+def _of_groups(act: Callable[[gangs.Gangs, World, random.Random, float], Awaitable[None]]) -> Act:
+    async def acting(world: World, work: Workload, chance: random.Random, seconds: float) -> None:
+        assert work.gangs is not None, "a run without groups"
+        await act(work.gangs, world, chance, seconds)
+
+    return acting
+
+
 AT_ONCE = (0.0, 0.0)
 SHORT = (1.0, 8.0)
 PAUSE = (16.0, 22.0)
@@ -299,3 +307,10 @@ OF_DEVICES: Mapping[str, Kind] = {
     "pods with devices deleted": Kind(seconds=AT_ONCE, act=_of_devices(devices.end_pods)),
 }
 """Further faults of runs with devices."""
+OF_GROUPS: Mapping[str, Kind] = {
+    "kill binder within a group": Kind(seconds=AT_ONCE, act=_of_groups(gangs.kill_binder_within_a_group)),
+    "members of groups deleted": Kind(seconds=AT_ONCE, act=_of_groups(gangs.delete_members)),
+    "node with groups cordoned": Kind(seconds=SHORT, act=_of_groups(gangs.cordon_node)),
+    "PodGroups remade": Kind(seconds=AT_ONCE, act=_of_groups(gangs.remake_groups)),
+}
+"""Further faults of runs with groups."""

@@ -4,6 +4,7 @@
     make faults ARGS="--seed 1 --seeds 10 --faults 100"                  1,000 faults
     make faults ARGS="--seed 3 --faults 20 --kinds 'kill NATS,API half open'"
     make faults ARGS="--seed 1 --faults 100 --devices 48 --pods 500"
+    make faults ARGS="--seed 1 --faults 100 --groups 60 --pods 500"
 
 Prints each fault as it begins and what was wrong; ends with 1 when anything was. The processes' scheduling is not in
 the seed's hands: a repeated run has the same faults at the same instants, not the same interleaving.
@@ -27,7 +28,8 @@ import typer
 
 from faults.bus import Bus
 from faults.devices import Devices
-from faults.kinds import KINDS, OF_A_NATS_CLUSTER, OF_DEVICES
+from faults.gangs import Gangs
+from faults.kinds import KINDS, OF_A_NATS_CLUSTER, OF_DEVICES, OF_GROUPS
 from faults.plan import Fault, draw
 from faults.workload import Workload
 from faults.world import World, faketime, world
@@ -41,7 +43,7 @@ PREPARED_SECONDS = 120.0
 STEP_SECONDS = 2.0
 """Pods arrive in bursts, so that several scorers rank at once."""
 UNREACHABLE = 3
-ALL_KINDS = {**KINDS, **OF_A_NATS_CLUSTER, **OF_DEVICES}
+ALL_KINDS = {**KINDS, **OF_A_NATS_CLUSTER, **OF_DEVICES, **OF_GROUPS}
 
 Say = Callable[[str], None]
 
@@ -56,6 +58,8 @@ class Size:
     pods: int = 2000
     devices: int = 0
     """Devices, always all wanted; on nodes of their own."""
+    groups: int = 0
+    """Room for so many members of groups, always all wanted; on nodes of their own."""
     faults: int = 100
     gap_seconds: float = 3.0
     scorers: int = 2
@@ -77,11 +81,15 @@ class Outcome:
     faults: int = 0
     devices: int = 0
     waves: int = 0
+    groups: int = 0
+    kills_within: int = 0
 
     def __str__(self) -> str:
         devices = f"{self.devices} devices became free and wanted at once {self.waves} times, " if self.devices else ""
+        groups = f"{self.groups} groups, a binder killed in {self.kills_within} of them, " if self.groups else ""
         return (
-            f"seed {self.seed}: {self.faults} faults, {self.bound} pods bound, {self.evicted} evicted, {devices}"
+            f"seed {self.seed}: {self.faults} faults, {self.bound} pods bound, {self.evicted} evicted, "
+            f"{devices}{groups}"
             f"all that fit bound {self.recovered_seconds:.1f} s after the last fault, longest time without a Binding "
             f"{self.longest_gap_seconds:.1f} s, {len(self.problems)} problems"
         )
@@ -103,13 +111,17 @@ async def run(seed: int, size: Size, assets: Path, folder: Path, say: Say) -> Ou
             devices = work.devices = Devices(work=work, chance=random.Random(f"devices {seed}"))
             await devices.prepare(size.devices)
             background.append(asyncio.create_task(devices.control()))
+        if size.groups:
+            work.gangs = Gangs(work=work, chance=random.Random(f"groups {seed}"))
+            await work.gangs.prepare(size.groups)
         started = time.monotonic()
         try:
-            wanting = asyncio.create_task(work.devices.want()) if work.devices else None
+            wanted = [each for each in (work.devices, work.gangs) if each]
+            wanting = [asyncio.create_task(each.want()) for each in wanted]
             await asyncio.gather(all_faults(plan, around, work, say), _arrivals(plan, work, size))
-            if work.devices and wanting:
-                work.devices.is_last_fault_over = True
-                await wanting
+            for each in wanted:
+                each.is_last_fault_over = True
+            await asyncio.gather(*wanting)
             ended = time.monotonic()
             await recover(around, outcome, size, say)
             await judge_the_end(around, work, bus, outcome)
@@ -188,6 +200,10 @@ async def judge_the_end(around: World, work: Workload, bus: Bus, outcome: Outcom
     if work.devices:
         outcome.devices, outcome.waves = work.devices.count, work.devices.waves
         outcome.problems += await work.devices.leaks(SETTLED_SECONDS)
+    if work.gangs:
+        outcome.groups = len(work.gangs.wanted) + len(work.gangs.ended)
+        outcome.kills_within = work.gangs.kills_within
+        outcome.problems += work.gangs.problems()
     evicted = around.judge.evicted.values()
     outcome.evicted = len(evicted)
     outcome.problems += [f"{pod.name} evicted from {pod.node}" for pod in evicted if not pod.node.startswith("tight-")]
@@ -224,6 +240,7 @@ def main(
     gap: Annotated[float, typer.Option(min=0.1, help="Mean seconds between the beginnings of two faults.")] = 3.0,
     scorers: Annotated[int, typer.Option(min=1, help="Scorers of each of the two pipelines.")] = 2,
     devices: Annotated[int, typer.Option(min=0, help="Devices, all wanted at once; four on a node.")] = 0,
+    groups: Annotated[int, typer.Option(min=0, help="Room for members of groups, all wanted at once.")] = 0,
     nats_servers: Annotated[int, typer.Option(help="1, or 3 with R3 streams and further faults.")] = 1,
     kinds: Annotated[str, typer.Option(help="Only these faults, separated by commas.")] = "",
     recovered: Annotated[float, typer.Option(help="Seconds after which pods that fit are bound.")] = RECOVERED_SECONDS,
@@ -234,7 +251,8 @@ def main(
     if assets is None:
         sys.stderr.write(f"{HOW_TO_GET_IT}\n")
         raise typer.Exit(UNREACHABLE)
-    known = [*KINDS, *(OF_A_NATS_CLUSTER if nats_servers > 1 else ()), *(OF_DEVICES if devices else ())]
+    further = {**(OF_DEVICES if devices else {}), **(OF_GROUPS if groups else {})}
+    known = [*KINDS, *(OF_A_NATS_CLUSTER if nats_servers > 1 else ()), *further]
     chosen = [name.strip() for name in kinds.split(",") if name.strip()] or known
     if unknown := set(chosen).difference(known):
         raise typer.BadParameter(f"--kinds: {', '.join(sorted(unknown))}: want some of {', '.join(known)}")
@@ -246,6 +264,7 @@ def main(
         tight=tight,
         pods=pods,
         devices=devices,
+        groups=groups,
         faults=faults,
         gap_seconds=gap,
         scorers=scorers,

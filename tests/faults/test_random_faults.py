@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from faults.kinds import KINDS, OF_A_NATS_CLUSTER, OF_DEVICES
+from faults.kinds import KINDS, OF_A_NATS_CLUSTER, OF_DEVICES, OF_GROUPS
 from faults.run import Size, run
 from faults.world import faketime
 from harness.servers.control_plane import assets_folder
@@ -28,29 +28,26 @@ OF_NATS = [name for name in SHORT if "NATS" in name]
 
 
 @pytest.mark.parametrize(
-    ("kinds", "nats_servers", "devices"),
+    ("kinds", "further"),
     [
-        pytest.param(SHORT, 1, 0, id="one NATS server"),
-        pytest.param([*OF_NATS, *OF_A_NATS_CLUSTER], 3, 0, id="three NATS servers"),
-        pytest.param([*OF_PROCESSES, *OF_DEVICES], 1, 12, id="devices"),
+        pytest.param(SHORT, {}, id="one NATS server"),
+        pytest.param([*OF_NATS, *OF_A_NATS_CLUSTER], {"nats_servers": 3}, id="three NATS servers"),
+        pytest.param([*OF_PROCESSES, *OF_DEVICES], {"devices": 12, "scorers": 2}, id="devices"),
+        pytest.param([*OF_PROCESSES, *OF_GROUPS], {"groups": 24, "scorers": 2}, id="groups"),
     ],
 )
-async def test_pods_are_bound_once_and_where_they_fit(
-    kinds: list[str], nats_servers: int, devices: int, tmp_path: Path
-):
+async def test_pods_are_bound_once_and_where_they_fit(kinds: list[str], further: dict[str, int], tmp_path: Path):
     assets = assets_folder()
     assert assets is not None
     size = Size(
         nodes=20,
         tight=3,
         pods=180,
-        devices=devices,
         faults=len(kinds),
         gap_seconds=1.0,
-        scorers=2 if devices else 1,
-        nats_servers=nats_servers,
         kinds=kinds,
         recovered_seconds=RECOVERED_SECONDS,
+        **{"scorers": 1, **further},
     )
     said: list[str] = [f"seed {SEED}"]
     outcome = await run(SEED, size, assets, tmp_path, said.append)

@@ -20,6 +20,7 @@ from harness.worlds.kubernetes_api import STRATEGIC_PATCH
 
 if TYPE_CHECKING:
     from faults.devices import Devices
+    from faults.gangs import Gangs
 
 POOL = "berth.test/pool"
 ZONE = "berth.test/zone"
@@ -50,6 +51,7 @@ class Workload:
     important: str = ""
     vips: int = 0
     devices: Devices | None = None
+    gangs: Gangs | None = None
     _count: int = 0
     _left_in_exact: int = 0
     _stride: int = 0

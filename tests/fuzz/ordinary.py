@@ -669,4 +669,8 @@ def ranked(name: str) -> Body:
 def decision(name: str) -> Body:
     about = {"namespace": NAMESPACE, "pod": name, "uid": f"uid-{name}", "node": HONEST_NODES[1], "reason": ""}
     versions = {"resource_versions": {"pod": "7"}, "ranked_at": NOW}
-    return {**report(name), "epoch": 7, "outcome": "unschedulable", **about, "repeat": 1, **versions}
+    rejection = {"plugin": "NodeResourcesFit", "reason": "Insufficient cpu", "nodes": 1, "examples": [HONEST_NODES[0]]}
+    of_class = {"members": 4, "placed": 2, "example": name, "rejections": [{**rejection, "resolvable": False}]}
+    group = {"need": 4, "bound": 2, "missing": [name], "classes": [of_class], "topology_key": "rack", "domain": "r1"}
+    of_group = {"of_group": "uid-gang.7.1", "plan_seconds": 0.25, "group": {**group, "note": "two are outside"}}
+    return {**report(name), "epoch": 7, "outcome": "unschedulable", **about, "repeat": 1, **versions, **of_group}

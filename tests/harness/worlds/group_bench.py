@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,9 +32,9 @@ LABELS = {GROUP_LABEL: NAME}
 KIND = "coschedulingpodgroup"
 
 
-def a_podgroup(minimum: int, *, uid: str = "uid-gang", version: int = 5, **spec: Any) -> CoschedulingPodGroup:
-    """The PodGroup ``gang`` of Coscheduling's dialect."""
-    metadata = ObjectMeta(name=NAME, namespace="default", uid=uid, resource_version=str(version))
+def a_podgroup(minimum: int, *, name: str = NAME, uid: str = "", version: int = 5, **spec: Any) -> CoschedulingPodGroup:
+    """A PodGroup of Coscheduling's dialect."""
+    metadata = ObjectMeta(name=name, namespace="default", uid=uid or f"uid-{name}", resource_version=str(version))
     return CoschedulingPodGroup(metadata=metadata, spec=CoschedulingSpec(min_member=minimum, **spec))
 
 
@@ -64,16 +64,23 @@ class GroupBench(Bench):
         return GroupQuestion(group=group, attempt=attempt, members=pods, need=need, bound=bound)
 
     def plan(
-        self, group: PodGroup, pods: Sequence[Pod], *, need: int | None = None, n: int = 1, **parts: Any
+        self,
+        group: PodGroup,
+        pods: Sequence[Pod],
+        *,
+        need: int | None = None,
+        n: int = 1,
+        numbers: Mapping[str, int] | None = None,
+        **parts: Any,
     ) -> GroupRanked:
-        """RANKED as a scorer makes it that sees what the cache shows."""
+        """RANKED as a scorer makes it that sees what the cache shows; ``numbers``: of its members' attempts."""
         need = len(pods) if need is None else need
         plan = plan_at_once(self.question(group, pods, need), self.cache.snapshot, self.profiles[PROFILE])
         return GroupRanked(
             attempt=f"{group.uid}.1.{n}",
             profile=PROFILE,
             group=group,
-            bundle=bundled(pods, {pod.uid: n for pod in pods}),
+            bundle=bundled(pods, numbers or {pod.uid: n for pod in pods}),
             need=need,
             **{"plan": plan, "seconds": 0.25, **parts},
         )
@@ -96,10 +103,11 @@ class GroupBench(Bench):
         return self.deliver_group(message, self._sequence, is_suspect=is_suspect)
 
     def deliver_group(self, message: GroupRanked, sequence: int, *, is_suspect: bool = False) -> list[Effect]:
+        return self.handle(self.group_delivery(message, sequence, is_suspect=is_suspect))
+
+    def group_delivery(self, message: GroupRanked, sequence: int, *, is_suspect: bool = False) -> GroupDelivery:
         attempt = Attempt.parse(message.attempt)
-        return self.handle(
-            GroupDelivery(ranked=message, attempt=attempt, sequence=sequence, delivery=None, is_suspect=is_suspect)
-        )
+        return GroupDelivery(ranked=message, attempt=attempt, sequence=sequence, delivery=None, is_suspect=is_suspect)
 
     def run(self, effects: list[Effect]) -> list[Effect]:
         done: list[Effect] = []

@@ -23,16 +23,21 @@ def podgroups_path(namespace: str) -> str:
     return f"/apis/{GROUP}/v1alpha1/namespaces/{namespace}/podgroups"
 
 
+async def define_podgroups_for_good(api: KubernetesApi) -> None:
+    """The API server serves PodGroups from now on."""
+    body = yaml.safe_load(DEFINITION.read_text(encoding="utf-8"))
+    assert (await api.post(DEFINITIONS, body)).code == 201
+    await _until_served(api, wanted=True)
+
+
 @asynccontextmanager
 async def define_podgroups(api: KubernetesApi) -> AsyncIterator[None]:
     """The API server serves PodGroups in this block."""
-    body = yaml.safe_load(DEFINITION.read_text(encoding="utf-8"))
-    assert (await api.post(DEFINITIONS, body)).code == 201
     try:
-        await _until_served(api, wanted=True)
+        await define_podgroups_for_good(api)
         yield
     finally:
-        await api.delete(f"{DEFINITIONS}/{body['metadata']['name']}")
+        await api.delete(f"{DEFINITIONS}/podgroups.{GROUP}")
         await _until_served(api, wanted=False)
 
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import msgspec
 import pytest
 
+from berth.api.pod import Pod
+from berth.framework.interface import Permission, PermitPlugin, ReservePlugin
+from berth.framework.status import SUCCESS, Code, CycleState, Status
 from berth.kube.listwatch import Current
-from berth.messages.attempts import Outcome, Reason
+from berth.messages.attempts import Outcome, Preemption, Reason
 from berth_binder.cache import PODS
 from berth_binder.events import (
     Ack,
@@ -489,3 +494,106 @@ def test_other_messages_wait_only_a_moment_for_a_begun_group(bench):
     bench.core.examine_first(frozenset({7}), bench.now)
     assert bench.deliver(ranked(rival, "n2"), 3) == []
     assert len(posts(bench.wait(1.0))) == 1
+
+
+# --- waits
+
+
+class Slow(ReservePlugin, PermitPlugin):
+    """Permits the members that the test names; the others wait for 30 s at most."""
+
+    name: ClassVar[str] = "Slow"
+
+    def __init__(self) -> None:
+        self.permitted: set[str] = set()
+        self.full: set[str] = set()
+        self.reserved: list[str] = []
+
+    def reserve(self, state: CycleState, pod: Pod, node: str) -> Status:
+        if node in self.full:
+            return Status.unschedulable("nothing left here")
+        self.reserved.append(pod.metadata.name)
+        return SUCCESS
+
+    def unreserve(self, state: CycleState, pod: Pod, node: str) -> None:
+        if pod.metadata.name in self.reserved:
+            self.reserved.remove(pod.metadata.name)
+
+    def permit(self, state: CycleState, pod: Pod, node: str) -> Permission:
+        is_permitted = pod.metadata.name in self.permitted
+        return Permission() if is_permitted else Permission(Status(Code.WAIT, ("not yet",)), 30.0)
+
+
+@pytest.fixture
+def slow(bench) -> Slow:
+    """The only Reserve and Permit plugin of the bench's profile."""
+    plugin = Slow()
+    profile = bench.profiles["berth"]
+    profile.reserves = profile.permits = (plugin,)
+    return plugin
+
+
+def test_a_group_waits_for_its_slowest_member_with_one_message(bench, slow):
+    slow.permitted = {"m1", "m2"}
+    group, pods = bench.show_group(3), bench.show_members(3)
+    assert posts(bench.take_group(bench.plan(group, pods))) == []
+    assert [(each.outcome, each.message) for each in bench.decisions] == [
+        ("waiting", "m3: waiting for Slow: not yet"),
+    ]
+    slow.permitted.add("m3")
+    effects = bench.wait(2.0)
+    assert len(posts(effects)) == 3
+    bench.bind_all(effects)
+    assert [each.outcome for each in bench.of_group] == ["waiting", "bound"]
+
+
+def test_all_are_undone_when_one_has_waited_too_long(bench, slow):
+    slow.permitted = {"m1", "m2"}
+    group, pods = bench.show_group(3), bench.show_members(3)
+    bench.take_group(bench.plan(group, pods))
+    for _ in range(16):
+        bench.wait(2.0)
+    assert [each.outcome for each in bench.of_group][-1] == "unschedulable"
+    assert bench.of_group[-1].message == 'm3: rejected: "Slow" gave no permission in time'
+    assert slow.reserved == []
+    assert not bench.cache.assumed_pods
+    assert bench.acked == [1]
+
+
+def test_a_waiting_group_says_so_every_ten_seconds(bench, slow):
+    group, pods = bench.show_group(2), bench.show_members(2)
+    bench.take_group(bench.plan(group, pods))
+    for _ in range(12):
+        bench.wait(1.0)
+    assert [each.repeat for each in bench.of_group] == [0, 1]
+    assert bench.of_members == []
+
+
+def test_a_more_important_pod_gets_the_room_of_a_waiting_group(bench, slow):
+    slow.permitted = {f"m{number}" for number in range(1, 12)} | {"vip"}
+    group, pods = bench.show_group(12), bench.show_members(12)
+    bench.take_group(bench.plan(group, pods))
+    vip = bench.show(make_pod("vip", cpu="4", spec={"priority": 9}))
+    bench.take(ranked(vip, preemption=Preemption(node="n1")))
+    assert bench.of_group[-1].outcome == "unschedulable"
+    assert bench.of_group[-1].message.endswith("preempted by default/vip while it waited")
+    assert not bench.cache.assumed_pods
+
+
+def test_a_member_that_cannot_reserve_on_its_node_takes_another(bench, slow):
+    slow.permitted = {"m1", "m2", "m3"}
+    group, pods = bench.show_group(3), bench.show_members(3)
+    message = bench.plan(group, pods)
+    slow.full = {message.plan.nodes[message.plan.members[0].node]}
+    effects = bench.take_group(message)
+    assert len(posts(effects)) == 3
+    assert not slow.full.intersection(node for _, node, _ in posts(effects))
+
+
+def test_nothing_stays_reserved_where_all_cannot_reserve(bench, slow):
+    slow.full = {"n1", "n2"}
+    group, pods = bench.show_group(5), bench.show_members(5)
+    bench.take_group(bench.plan(group, pods))
+    assert outcome(bench) == ("conflict", Reason.NO_CANDIDATE)
+    assert slow.reserved == []
+    assert not bench.cache.assumed_pods

@@ -700,7 +700,9 @@ class BinderCore:
 
     def _may_give_up(self, uid: str) -> bool:
         attempt = self._attempts.get(uid)
-        return attempt is not None and attempt.may_give_up
+        if attempt is None:
+            return False
+        return attempt.may_give_up or (bool(attempt.group) and self._groups.may_give_up(attempt))
 
     def _evict(self, attempt: BindingAttempt, plan: EvictionPlan) -> list[Effect]:
         """Nominate the node before the victims are evicted, so that no other pod takes the freed resources.
@@ -714,8 +716,9 @@ class BinderCore:
         self._cache.nominate(plan.pod, plan.node, frozenset(victim.uid for victim in victims))
         effects: list[Effect] = []
         for each in waiting_ones:
-            self._queue.paused.remove(each)
-            effects += self._decide(each, preempted(each.node, plan.pod))
+            if self._attempts.get(each.uid) is each:  # a group ends with the first of its members
+                self._queue.paused.remove(each)
+                effects += self._decide(each, preempted(each.node, plan.pod))
         return [*effects, *self._request(attempt, *evictions(plan, victims))]
 
     def _post(self, attempt: BindingAttempt, steps: PluginSteps, now: float) -> list[Effect]:

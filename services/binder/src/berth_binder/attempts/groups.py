@@ -56,6 +56,7 @@ from berth_binder.decisions.verdict import EvictionPlan, Verdict, bound_or_gone,
 from berth_binder.events import (
     Ack,
     ApiRequest,
+    ClearNomination,
     Effect,
     GroupDelivery,
     MemberDelivery,
@@ -309,10 +310,8 @@ class GroupBinding:
                 return self._calls.prepare(member, now)
             case GroupPhase.REHEARSING:
                 return self._calls.request(member, [member.begin_rehearsing()])
-            case GroupPhase.EVICTING if member.eviction is not None:
-                return self._calls.proceed(member, now)
             case _:
-                return self._post(group, member, now)
+                return self._proceed(group, member, now)
 
     def _step_members(self, group: GroupAttempt, members: Iterable[BindingAttempt]) -> None:
         group.todo.extend(members)
@@ -547,6 +546,12 @@ class GroupBinding:
     def may_post(self, member: BindingAttempt) -> bool:
         return self.undecided[member.group].is_posting
 
+    def may_give_up(self, member: BindingAttempt) -> bool:
+        """Whether it only waits for another member's volume or permission, so that its room may be given to others."""
+        group = self.undecided[member.group]
+        is_waiting = group.phase is GroupPhase.PREPARING and group.waiting_from is not None
+        return is_waiting and member.phase is AttemptPhase.READY
+
     def is_undoing(self, member: BindingAttempt) -> bool:
         return self.undecided[member.group].phase is GroupPhase.UNDOING
 
@@ -634,8 +639,8 @@ class GroupBinding:
         names = self._cache.snapshot.rows.names
         return None if changed is None else {names[row] for row in changed.nodes | changed.pods}
 
-    def _post(self, group: GroupAttempt, member: BindingAttempt, now: float) -> list[Effect]:
-        """Post the Binding, unless the PodGroup is gone: then nothing is begun any more."""
+    def _proceed(self, group: GroupAttempt, member: BindingAttempt, now: float) -> list[Effect]:
+        """Post the Binding, or evict, unless the PodGroup is gone: then nothing is begun any more."""
         shown = self._cache.groups.get(group.key)
         verdict = verdict_on_group(shown, group.latest.ranked.group)
         return self._calls.proceed(member, now) if verdict is None else self._calls.decide(member, verdict)
@@ -781,8 +786,11 @@ class GroupBinding:
             if (pod := self._cache.pod(member.uid)) is not None and not is_gone_while_unbound(pod)
         )
         group_object = self._cache.groups.get(group.key) or group.decided.ranked.group
+        is_useless = decision.outcome is Outcome.UNSCHEDULABLE  # else the room of victims that are going
+        nominated = [pod for pod in waiting_ones if is_useless and pod.status.nominated_node_name]
         return [
             *(Ack(held=each) for each in settled),
+            *(ClearNomination(pod=pod) for pod in nominated),
             RecordGroup(decision=decision, group=group_object, pods=waiting_ones),
         ]
 

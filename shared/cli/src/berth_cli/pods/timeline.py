@@ -51,6 +51,7 @@ _REASONS: Mapping[Reason, str] = {
     Reason.VOLUMES: "a volume or a claim of the pod changed after the ranking",
     Reason.CLAIMS: "a ResourceClaim of the pod changed after the ranking, or it does not fit where its devices are",
     Reason.PREEMPTED: "a more important pod gets the room where it waited",
+    Reason.BEGUN: "a part of the group is bound",
 }
 # Reasons after which the binder's message would repeat the sentence above.
 _COMPLETE: Final = frozenset({Reason.CHANGED})
