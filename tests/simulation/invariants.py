@@ -621,7 +621,6 @@ class Messages:
             self._world.note("bus", ack.stream, f"{subject} {attempt} {outcome}")
         if ack.stream == DECISIONS and not ack.duplicate:
             self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
-        if ack.stream == DECISIONS and not ack.duplicate:
             self._check_decision(subject, _read(data))
         if ack.stream == DECISIONS and outcome == "waiting":
             self.reserved[_order(attempt)[0]] = _read(data).node

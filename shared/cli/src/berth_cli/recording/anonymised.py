@@ -253,7 +253,7 @@ def _decoded(source: Source, payload: bytes) -> Message:
     try:
         return decode(payload, _STREAMS[source])
     except UnknownSchemaError:
-        return decode_group(payload, GroupPending if source == PENDING else GroupRanked)
+        return decode_group(payload, GroupPending) if source == PENDING else decode_group(payload, GroupRanked)
 
 
 def _by_field(mask: Mask) -> Mapping[str, Callable[[str], str]]:
@@ -262,8 +262,8 @@ def _by_field(mask: Mask) -> Mapping[str, Callable[[str], str]]:
         mask.attempt: "attempt of_group begun_after",
         mask.value: "labels match_labels node_selector selector values value domain",
         mask.text: "message reason error details queue stage note problems",
-        mask.time: "created creation_timestamp deletion_timestamp start_time last_transition_time bound_at disrupted_pods "
-        "allocation_timestamp",
+        mask.time: "creation_timestamp deletion_timestamp start_time last_transition_time bound_at disrupted_pods "
+        "allocation_timestamp created",
         mask.quantity: "requests limits overhead allocatable capacity maximum_volume_size consumed_capacity",
         mask.expression: "expression",
         mask.literal: "string_value version_value",
