@@ -66,7 +66,9 @@ def in_namespace(api: KubernetesApi, kind: str) -> str:
 
 
 def test_every_plugin_kind_is_tested():
-    assert BODIES.keys() == BOOKMARKS.keys() == PLUGIN_KINDS.keys()
+    # Most API servers lack PodGroups: tests/e2e/test_story_groups.py has their own.
+    served = {name for name, kind in PLUGIN_KINDS.items() if not kind.is_rare}
+    assert BODIES.keys() == BOOKMARKS.keys() == served
 
 
 @pytest.mark.parametrize("kind", BODIES)

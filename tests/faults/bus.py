@@ -59,7 +59,7 @@ class Bus:
             return
         for message in messages:
             decision = json.loads(message.data)
-            if decision["outcome"] == "bound":
+            if decision["outcome"] == "bound" and "group" not in decision:
                 self._take(decision["uid"], decision["node"])
 
     def _take(self, uid: str, node: str) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from berth.api.podgroups import GROUP_LABEL
+
 Body = dict[str, Any]
 Objects = list[tuple[str, Body]]
 """Kinds and objects, in the order in which they are created."""
@@ -509,6 +511,36 @@ def allocated_claim(name: str) -> Body:
     return {**device_claim(name), "status": status}
 
 
+def pod_group(name: str, **spec: Any) -> Body:
+    """A PodGroup of Kubernetes' own dialect."""
+    condition = {
+        "type": "PodGroupScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "message": "no room",
+        "lastTransitionTime": CREATED,
+        "observedGeneration": 1,
+    }
+    ordinary = {
+        "schedulingPolicy": {"gang": {"minCount": 1}},
+        "schedulingConstraints": {"topology": [{"key": "rack"}]},
+        "disruptionMode": "PodGroup",
+        "priority": 0,
+        "preemptionPolicy": "Never",
+        "parentCompositePodGroupName": "",
+    }
+    return {
+        "metadata": metadata(name, namespace=NAMESPACE),
+        "spec": {**ordinary, **spec},
+        "status": {"conditions": [condition]},
+    }
+
+
+def coscheduling_pod_group(name: str) -> Body:
+    spec = {"minMember": 1, "minResources": {"cpu": "1"}, "scheduleTimeoutSeconds": 60}
+    return {"metadata": metadata(name, namespace=NAMESPACE), "spec": spec}
+
+
 FORMS: Final[Mapping[str, tuple[Callable[[str], Body], ...]]] = {
     "node": (node, lambda name: going(node(name))),
     "namespace": (lambda name: going({"metadata": metadata(name)}),),
@@ -542,6 +574,12 @@ FORMS: Final[Mapping[str, tuple[Callable[[str], Body], ...]]] = {
         lambda name: going(slice_of_a_node(name)),
     ),
     "resourceclaim": (device_claim, allocated_claim, lambda name: going(device_claim(name))),
+    "podgroup": (
+        pod_group,
+        lambda name: pod_group(name, schedulingPolicy={"basic": {}}, disruptionMode={"all": {}, "single": {}}),
+        lambda name: going(pod_group(name)),
+    ),
+    "coschedulingpodgroup": (coscheduling_pod_group, lambda name: going(coscheduling_pod_group(name))),
     "pod": (
         pod,
         gated_pod,
@@ -562,6 +600,7 @@ def beside(kind: str, form: Callable[[str], Body], name: str) -> Objects:
     user = plain_pod(f"user-{name}", namespace=NAMESPACE)
     user["metadata"] = metadata(f"user-{name}", namespace=NAMESPACE, labels={"app": name})
     found: Objects = []
+    _join(user, kind, name)
     match kind:
         case "node" | "csinode":
             user = pod_with_volumes(f"user-{name}")
@@ -588,6 +627,14 @@ def beside(kind: str, form: Callable[[str], Body], name: str) -> Objects:
         case "poddisruptionbudget":
             return []  # the victim of every world
     return [*found, ("pod", user)]
+
+
+def _join(user: Body, kind: str, group: str) -> None:
+    """Let the pod name the group, if the kind is one of PodGroups."""
+    if kind == "podgroup":
+        user["spec"]["schedulingGroup"] = {"podGroupName": group}
+    elif kind == "coschedulingpodgroup":
+        user["metadata"]["labels"][GROUP_LABEL] = group
 
 
 def _needed_by(form: Callable[[str], Body], name: str) -> Objects:

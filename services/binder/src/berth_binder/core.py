@@ -27,7 +27,8 @@ from berth.framework.status import Code, Status
 from berth.messages.attempts import Decision, Outcome, Reason
 from berth.messages.subjects import Epoch
 from berth_binder.attempts.attempt import AttemptPhase, BindingAttempt, DecidedAttempts, PluginSteps
-from berth_binder.attempts.groups import UNDONE, GroupAttempt, GroupBinding, GroupPhase, MemberCalls
+from berth_binder.attempts.groupattempt import GroupAttempt, GroupPhase
+from berth_binder.attempts.groups import UNDONE, GroupBinding, MemberCalls
 from berth_binder.attempts.queue import LONG_AGO, BindingQueue, ClaimTurns, Suspects, given_up, waits_for
 from berth_binder.attempts.strays import Strays
 from berth_binder.cache import CLAIMS, Cache

@@ -10,19 +10,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from enum import Enum
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
 
 import msgspec
 
 from berth.api.pod import Pod, is_gone_while_unbound
-from berth.api.podgroups import GroupKey, PodGroup
-from berth.api.resources import counted, pod_requests
+from berth.api.podgroups import PodGroup
 from berth.api.trimming import without_whole
 from berth.cluster.podgroups import KINDS
-from berth.cluster.pods import has_source
 from berth.decoding import version_number
 from berth.framework.profile import Profile
 from berth.framework.status import Status
@@ -31,13 +28,13 @@ from berth.groups.question import GroupQuestion
 from berth.messages.attempts import Decision, Outcome, Preemption, Reason
 from berth.messages.subjects import Attempt, Epoch, Uid
 from berth_binder.attempts.attempt import (
-    MOST_HELD,
     AttemptPhase,
     BindingAttempt,
     DecidedAttempts,
     PluginSteps,
     settles,
 )
+from berth_binder.attempts.groupattempt import GroupAttempt, GroupPhase
 from berth_binder.cache import Cache
 from berth_binder.decisions.conflictcheck import ConflictCheck
 from berth_binder.decisions.groupcheck import GroupCheck, GroupPlacement, MembersNow, Reservations
@@ -51,8 +48,8 @@ from berth_binder.decisions.groupverdict import (
     verdict_of_plan,
     verdict_on_group,
 )
-from berth_binder.decisions.preemption import victim_of
-from berth_binder.decisions.verdict import EvictionPlan, Verdict, bound_or_gone, failed, refused, waiting
+from berth_binder.decisions.preemption import NOT_EVICTABLE, eviction_plans, victim_of
+from berth_binder.decisions.verdict import Verdict, bound_or_gone, failed, refused, waiting
 from berth_binder.events import (
     Ack,
     ApiRequest,
@@ -78,85 +75,9 @@ SHARE_IN_FLIGHT: Final = 3 / 4
 WATCH_SECONDS: Final = 1.0
 
 
-class GroupPhase(Enum):
-    """The event for which a group waits."""
-
-    AWAITING = "the watch, or the end of a pause"
-    COUNTING = "the count of how often it was begun"
-    EXAMINING = "its turn, and the check of its members"
-    PREPARING = "what its members reserve, write and wait for"
-    REHEARSING = "the answers to dry runs of Bindings"
-    POSTING = "the answers to Bindings"
-    EVICTING = "the answers to evictions for it"
-    UNDOING = "the answers to what takes back its members' writes"
-    DECIDING = "the PubAck of its Decision"
-
-
 _ENDING: Final = frozenset({GroupPhase.POSTING, GroupPhase.EVICTING, GroupPhase.UNDOING})
 
 UNDONE: Final = Verdict(outcome=Outcome.CONFLICT, message="its group is not bound")
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class GroupAttempt:
-    """An attempt to bind a group, by its PodGroup's uid; messages of later attempts join it."""
-
-    latest: GroupDelivery
-    deliveries: list[GroupDelivery]
-    phase: GroupPhase = GroupPhase.EXAMINING
-    began: float
-    due: float = 0.0  # while it awaits something
-    awaited: set[str] = field(default_factory=set)  # uids of pods and of the group, until the watch shows them
-    need: int = 0
-    members: dict[str, BindingAttempt] = field(default_factory=dict)  # undecided ones, by uid
-    classes: dict[str, int] = field(default_factory=dict)  # by uid
-    todo: deque[BindingAttempt] = field(default_factory=deque)  # members whose next step may begin
-    ready: set[str] = field(default_factory=set)
-    rehearsing: set[str] = field(default_factory=set)
-    publishing: set[str] = field(default_factory=set)  # members whose Decision is not stored yet
-    version: int = 0  # of the Snapshot on which all members passed
-    bound: int = 0
-    others: list[Verdict] = field(default_factory=list)  # on members that are not bound
-    missing: list[str] = field(default_factory=list)  # their names
-    verdict: Verdict | None = None  # why nothing of it is bound
-    preemption: Preemption | None = None
-    exceptions: int = 0
-    has_dead_letter: bool = False
-    waiting_from: float | None = None  # when ``waiting`` is published next; None before the first one
-    repeats: int = 0
-    decision: Decision | None = None
-    decided: GroupDelivery | None = None
-    numbers: Mapping[str, int] = field(init=False)  # by uid, the n of each member's attempt
-    done: set[str] = field(default_factory=set)  # members with a Decision of their own
-    uid: str = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.uid = self.latest.attempt.uid
-        self.numbers = {member.uid: member.n for member in self.latest.ranked.bundle.members}
-
-    @property
-    def key(self) -> GroupKey:
-        return self.latest.ranked.group.key
-
-    @property
-    def is_posting(self) -> bool:
-        return self.phase is GroupPhase.POSTING
-
-    def join(self, delivery: GroupDelivery) -> GroupDelivery | None:
-        """Hold another message of the group. Returns one that is held no longer."""
-        if delivery.attempt.order > self.latest.attempt.order:
-            self.latest, self.repeats = delivery, 0
-        for place, held in enumerate(self.deliveries):
-            if held.sequence == delivery.sequence and self.latest is not held and self.decided is not held:
-                self.deliveries[place] = delivery
-                return None
-        self.deliveries.append(delivery)
-        if len(self.deliveries) <= MOST_HELD:
-            return None
-        kept = (self.deliveries[0], self.latest, self.decided, delivery)
-        surplus = next(each for each in self.deliveries if each not in kept)
-        self.deliveries.remove(surplus)
-        return surplus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -491,26 +412,10 @@ class GroupBinding:
         group.phase = GroupPhase.PREPARING
         shown = self._cache.groups.get(group.key)
         placed = [examination.pods[uid] for uid in placement.nodes]
-        if shown is not None and (lacking := self._lacking(shown, placed)):
+        if shown is not None and (lacking := self._group_check.lacking(shown, placed)):
             return self._fail(group, conflict(Reason.NO_CANDIDATE, lacking))
         self._step_members(group, members)
         return self._go_on_if_all_are_ready(group)
-
-    def _lacking(self, shown: PodGroup, placed: Iterable[Pod]) -> str:
-        """What of minResources the nodes have not free, beyond what the members have. A check of sums, no promise."""
-        asked = counted(shown.min_resources)
-        if not asked:
-            return ""
-        for pod in (*self._cache.members_of(shown.key).bound, *placed):
-            for resource, amount in pod_requests(pod.spec).amounts.items():
-                if resource in asked:
-                    asked[resource] -= amount
-        columns, size = self._cache.snapshot.columns, self._cache.snapshot.size
-        for resource, amount in asked.items():
-            free = columns.allocatable.of(resource)[:size] - columns.requested.of(resource)[:size]
-            if amount > free[columns.exists[:size]].clip(min=0).sum():
-                return f"the nodes have not as much {resource} free as the group's minResources ask for"
-        return ""
 
     def _member(
         self, group: GroupAttempt, pod: Pod, node: str, of_class: int, steps: PluginSteps | None
@@ -579,21 +484,8 @@ class GroupBinding:
 
     def _rehearsed_members(self, group: GroupAttempt) -> list[BindingAttempt]:
         """One of each class: for equal pods admission answers alike."""
-        in_order = self._in_order(group)
+        in_order = group.in_order()
         return [*{group.classes[member.uid]: member for member in reversed(in_order)}.values()]
-
-    def _in_order(self, group: GroupAttempt) -> list[BindingAttempt]:
-        """Members with volumes first, then those of scarce classes, which were placed first; then by name."""
-        places: dict[int, int] = {}
-        for member in group.latest.ranked.plan.members:
-            places.setdefault(member.of_class, len(places))
-
-        def place(member: BindingAttempt) -> tuple[bool, int, str]:
-            volumes = member.pod.spec.volumes or ()
-            of_class = group.classes[member.uid]
-            return not any(map(has_source, volumes)), places.get(of_class, of_class), member.pod.metadata.name
-
-        return sorted(group.members.values(), key=place)
 
     def after_rehearsing(self, member: BindingAttempt, answer: RehearsalAnswer) -> list[Effect]:
         """The API server has an opinion on the Binding, which is not open."""
@@ -611,7 +503,7 @@ class GroupBinding:
         if problem is not None:
             return self._fail(group, problem)
         group.phase = GroupPhase.POSTING
-        self._step_members(group, self._in_order(group))
+        self._step_members(group, group.in_order())
         return self._finish(group)
 
     def _check_again(self, group: GroupAttempt) -> Verdict | None:
@@ -621,7 +513,7 @@ class GroupBinding:
         if verdict is not None or shown is None:
             return verdict
         group.need = self._cache.members_of(group.key).wanted(shown)
-        touched = self._touched_since(group.version)
+        touched = self._group_check.touched_since(group.version)
         group.version = self._cache.snapshot.version
         left = 0
         for member in group.members.values():
@@ -632,12 +524,6 @@ class GroupBinding:
             is_touched = touched is None or member.node in touched
             left += not is_touched or self._check.passes(ranked, pod or member.pod, member.node)
         return None if left >= group.need else changed_members(left, group.need)
-
-    def _touched_since(self, version: int) -> set[str] | None:
-        """The nodes that changed since; None: perhaps all."""
-        changed = self._cache.snapshot.changed_since(version)
-        names = self._cache.snapshot.rows.names
-        return None if changed is None else {names[row] for row in changed.nodes | changed.pods}
 
     def _proceed(self, group: GroupAttempt, member: BindingAttempt, now: float) -> list[Effect]:
         """Post the Binding, or evict, unless the PodGroup is gone: then nothing is begun any more."""
@@ -653,36 +539,21 @@ class GroupBinding:
         if proposed is None or {pod.uid for pod in found.victims} != {each.uid for each in proposed.victims}:
             return self._fail(group, conflict(Reason.VICTIMS, "other evictions would help the group by now"))
         if any(pod.uid in self._cache.assumed_pods for pod in found.victims):
-            return self._fail(group, conflict(Reason.VICTIMS, "a pod that would have to be evicted is being bound"))
-        victims = [*map(victim_of, found.victims)]
-        group.preemption = Preemption(node="", victims=victims)
-        if not victims:
+            return self._fail(group, conflict(Reason.VICTIMS, NOT_EVICTABLE))
+        group.preemption = Preemption(node="", victims=[*map(victim_of, found.victims)])
+        if not found.victims:
             return self._fail(group, self._preempting(group) if self._any_terminating() else _FITS)
         group.phase = GroupPhase.EVICTING
-        of_node: dict[str, list[Pod]] = {}
-        for pod in found.victims:
-            of_node.setdefault(self._cache.snapshot.node_of(pod.uid) or "", []).append(pod)
-        nodes = {each.uid: found.plan.nodes[each.node] for each in found.plan.members}
-        nominated = {uid: node for uid, node in nodes.items() if node in of_node} or dict([next(iter(nodes.items()))])
         of_class = {each.uid: each.of_class for each in found.plan.members}
         members: list[BindingAttempt] = []
-        for uid, node in nominated.items():
-            pod, others = pods[uid], of_node.pop(node, [])
-            self._cache.nominate(pod, node, frozenset(each.uid for each in others))
-            member = self._member(group, pod, node, of_class[uid], None)
-            member.begin_evicting(
-                EvictionPlan(pod=pod, node=node, victims=tuple(others), demoted=(), preemption=group.preemption)
-            )
+        for plan in eviction_plans(found, pods, self._cache.snapshot, group.preemption):
+            uid = plan.pod.uid
+            self._cache.nominate(plan.pod, plan.node, frozenset(each.uid for each in plan.victims))
+            member = self._member(group, plan.pod, plan.node, of_class[uid], None)
+            member.begin_evicting(plan)
             members.append(member)
-        self._add_victims(members[0], [pod for left in of_node.values() for pod in left])
         self._step_members(group, members)
         return []
-
-    def _add_victims(self, member: BindingAttempt, others: list[Pod]) -> None:
-        """Victims on nodes where no member goes, such as the rest of a group that goes as one."""
-        if member.eviction is not None and others:
-            victims = (*member.eviction.victims, *others)
-            member.eviction = msgspec.structs.replace(member.eviction, victims=victims)
 
     def _preempting(self, group: GroupAttempt) -> Verdict:
         message = group.latest.ranked.plan.message

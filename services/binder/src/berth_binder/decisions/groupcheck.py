@@ -14,7 +14,7 @@ import msgspec
 
 from berth.api.pod import Pod, digest_of, is_gated, is_gone_while_unbound
 from berth.api.podgroups import GroupKey, Members, PodGroup, group_of
-from berth.api.resources import pod_requests
+from berth.api.resources import counted, pod_requests
 from berth.decoding import version_number
 from berth.framework.cycle import check
 from berth.framework.plugincalls import PluginFailure
@@ -138,6 +138,28 @@ class GroupCheck:
         if not done:
             return examining.conflict()
         return GroupPlacement(nodes=dict(examining.nodes), left_out=tuple(examining.rejections))
+
+    def lacking(self, shown: PodGroup, placed: Iterable[Pod]) -> str:
+        """What of minResources the nodes have not free, beyond what the members have. A check of sums, no promise."""
+        asked = counted(shown.min_resources)
+        if not asked:
+            return ""
+        for pod in (*self._cache.members_of(shown.key).bound, *placed):
+            for resource, amount in pod_requests(pod.spec).amounts.items():
+                if resource in asked:
+                    asked[resource] -= amount
+        columns, size = self._cache.snapshot.columns, self._cache.snapshot.size
+        for resource, amount in asked.items():
+            free = columns.allocatable.of(resource)[:size] - columns.requested.of(resource)[:size]
+            if amount > free[columns.exists[:size]].clip(min=0).sum():
+                return f"the nodes have not as much {resource} free as the group's minResources ask for"
+        return ""
+
+    def touched_since(self, version: int) -> set[str] | None:
+        """The nodes that changed since; None: perhaps all."""
+        changed = self._cache.snapshot.changed_since(version)
+        names = self._cache.snapshot.rows.names
+        return None if changed is None else {names[row] for row in changed.nodes | changed.pods}
 
 
 class _Examining:

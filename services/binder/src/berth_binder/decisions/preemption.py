@@ -8,19 +8,21 @@ of these, the best one that the cache confirms is made.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
 
 from berth.api.pod import Pod, is_being_preempted, priority_of
 from berth.cluster.nodes import node_info
+from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import any_feasible_node, feasible_nodes
 from berth.framework.extending import EXTENDER
 from berth.framework.interface import Nomination
 from berth.framework.plugincalls import PluginFailure
 from berth.framework.preemption import Evictions, best_eviction, confirm, dry_run_of, eviction_candidates
 from berth.framework.profile import Profile
+from berth.groups.evictions import GroupEvictions
 from berth.messages.attempts import Outcome, Preemption, Ranked, Reason, Victim
 from berth_binder.cache import Cache
 from berth_binder.decisions.verdict import (
@@ -224,6 +226,26 @@ def _cannot_choose(pod: Pod, failure: PluginFailure) -> RecheckError:
 
 def victim_of(pod: Pod) -> Victim:
     return Victim(uid=pod.uid, namespace=pod.metadata.namespace, name=pod.metadata.name)
+
+
+def eviction_plans(
+    found: GroupEvictions, pods: Mapping[str, Pod], snapshot: Snapshot, preemption: Preemption
+) -> list[EvictionPlan]:
+    """The evictions for a group, as those for its members on the victims' nodes. ``pods``: its members, by uid.
+
+    The first member also has victims on nodes where no member goes, such as the rest of a group that goes as one.
+    """
+    of_node: dict[str, list[Pod]] = {}
+    for victim in found.victims:
+        of_node.setdefault(snapshot.node_of(victim.uid) or "", []).append(victim)
+    nodes = {each.uid: found.plan.nodes[each.node] for each in found.plan.members}
+    nominated = {uid: node for uid, node in nodes.items() if node in of_node} or dict([next(iter(nodes.items()))])
+    victims = {uid: of_node.pop(node, []) for uid, node in nominated.items()}
+    victims[next(iter(nominated))] += [victim for others in of_node.values() for victim in others]
+    return [
+        EvictionPlan(pod=pods[uid], node=node, victims=tuple(victims[uid]), demoted=(), preemption=preemption)
+        for uid, node in nominated.items()
+    ]
 
 
 def evictions(plan: EvictionPlan, victims: Iterable[Pod]) -> list[ApiRequest]:
