@@ -151,6 +151,13 @@ def test_devices_of_one_node_and_a_slice_that_is_left_out():
     assert found.refused == ["slice s: the slice has more than the API allows: 129 devices (at most 128)"]
 
 
+def test_a_pool_with_a_slice_that_is_left_out_is_named_with_the_reason():
+    snapshot = a_cluster(a_claim("c", selector=SELECTOR))
+    change(snapshot, "node-1", lambda body: body["spec"].update(leftOut="cannot be read: Expected `array`"))
+    [text] = [text for text in advice(snapshot, a_pod_with("c")) if "(node-1)" in text]
+    assert "where pool d/node-1 is incomplete (slice node-1: the slice cannot be read: Expected `array`)" in text
+
+
 def test_a_cluster_without_devices_says_so():
     assert printed(*device_lines(device_list(Snapshot()), rows=None)) == ["0 devices, 0 in use"]
 

@@ -83,6 +83,11 @@ ZONE_A = {
         ),
         pytest.param([slice_named("a", "x", **ZONE_A)], [("p", USABLE, ["x"])], id="by labels"),
         pytest.param([slice_named("a", "x", allNodes=True)], [("p", USABLE, ["x"])], id="all nodes"),
+        pytest.param(
+            [slice_named("a", "x", nodeName="n", leftOut="cannot be read")],
+            [("p", INCOMPLETE, [])],
+            id="a slice is left out",
+        ),
         pytest.param([slice_named("a", "x", nodeName="m")], [], id="another node"),
     ],
 )
@@ -135,7 +140,7 @@ def test_changes_name_the_nodes_that_they_concern():
 
 
 def test_slices_above_the_apis_limits_are_left_out():
-    assert seen([slice_named("a", *(f"d{i}" for i in range(129)))]) == []
+    assert seen([slice_named("a", *(f"d{i}" for i in range(129)))]) == [("p", INCOMPLETE, [])]
 
 
 def claim_with(*devices: str, name: str = "c", **result: Any) -> ResourceClaim:

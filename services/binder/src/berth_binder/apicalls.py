@@ -26,6 +26,7 @@ from berth.extenders.wire import ExtenderError
 from berth.framework.interface import CreateClaim, KeepVolume, ReserveClaim, SelectNode
 from berth.kube.client import KubeClient
 from berth.kube.errors import ApiUnreachableError, missing_right
+from berth.kube.gojson import decoded
 from berth.kube.http1 import Response
 from berth.kube.writes import (
     bind,
@@ -469,7 +470,7 @@ async def release_claims(claims: ClaimWriter, effect: ReleaseClaims) -> ReleaseA
 
 
 def _note_version(versions: dict[str, int], kind: Kind[Any], response: Response) -> None:
-    version = version_number(_decoder.decode(response.body).metadata.resource_version)
+    version = version_number(decoded(_decoder.decode, response.body).metadata.resource_version)
     versions[kind.name] = max(versions.get(kind.name, 0), version)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -257,7 +257,7 @@ class Mirror:
         reduced.left_out, smaller = next(reduced.smaller, ("", None))
         key.desired = DesiredEntry(object=thing, smaller=smaller) if smaller is not None else None
 
-    def reduced(self) -> Mapping[str, int]:
+    def reduced(self) -> Counter[str]:
         """By kind, the number of objects that are too large: in the bucket without parts that count, or not at all."""
         return Counter(name.partition(".")[0] for name, each in self._reduced.items() if each.whole is not None)
 

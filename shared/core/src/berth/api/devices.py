@@ -28,6 +28,9 @@ ALL: Final = "All"
 FROM_CLASS: Final = "FromClass"
 FROM_CLAIM: Final = "FromClaim"
 
+# In place of what cannot be read in an object, also inside of texts. An API server takes no parameters that are a text.
+UNREADABLE: Final = b"(berth cannot read this)"
+
 # Effects of a taint that keep pods from a device; others have none for a scheduler.
 BLOCKING: Final = frozenset({"NoSchedule", "NoExecute"})
 
@@ -145,10 +148,10 @@ class DeviceClaim(Trimmed, frozen=True, kw_only=True):
 
 
 class ResourceClaimSpec(Trimmed, frozen=True, kw_only=True):
-    """``is_left_out``: the claim is too large for the mirror, which has its status only."""
+    """``left_out``: why the spec is not here, as a predicate of the claim: it is too large, or cannot be read."""
 
     devices: DeviceClaim = DeviceClaim()
-    is_left_out: bool = False
+    left_out: str = ""
 
 
 class DeviceRequestAllocationResult(Trimmed, frozen=True, kw_only=True):
@@ -259,6 +262,9 @@ class DeviceClassConfiguration(Trimmed, frozen=True, kw_only=True):
 
 
 class DeviceClassSpec(Trimmed, frozen=True, kw_only=True):
+    """``left_out``: as of a claim."""
+
+    left_out: str = ""
     selectors: list[ExpressionSelector] | None = None
     config: list[DeviceClassConfiguration] | None = None
     extended_resource_name: str | None = None
@@ -361,6 +367,9 @@ class ResourcePool(Trimmed, frozen=True, kw_only=True):
 
 
 class ResourceSliceSpec(Trimmed, frozen=True, kw_only=True):
+    """``left_out``: as of a claim; then driver, pool and nodes are here."""
+
+    left_out: str = ""
     driver: str = ""
     pool: ResourcePool = ResourcePool()
     node_name: str | None = None
@@ -478,6 +487,15 @@ def refusal(claim: ResourceClaim) -> str:
     return f"the claim has more than the API allows: {', '.join(excess)}" if excess else ""
 
 
+def left_out(thing: object) -> str:
+    """Why a claim, class or slice cannot be used whatever a pod asks for; empty for any other object."""
+    if isinstance(thing, ResourceSlice):
+        return slice_refusal(thing)
+    if isinstance(thing, ResourceClaim):
+        return f"the claim {thing.spec.left_out}" if thing.spec.left_out else refusal(thing)
+    return f"the class {thing.spec.left_out}" if isinstance(thing, DeviceClass) and thing.spec.left_out else ""
+
+
 def refusal_together(claims: Sequence[ResourceClaim]) -> str:
     """Why the claims of a pod are not allocated: there is too much in all of them; empty if they may be."""
     requests = [
@@ -510,8 +528,10 @@ def _parts(claim: ResourceClaim) -> Iterator[tuple[str, int, int]]:
 
 
 def slice_refusal(resource_slice: ResourceSlice) -> str:
-    """Why the slice is not used: it exceeds limits of the API server; empty if it is."""
+    """Why the slice is not used: it cannot be read, or exceeds limits of the API server; empty if it is."""
     spec = resource_slice.spec
+    if spec.left_out:
+        return f"the slice {spec.left_out}"
     parts = [
         ("devices", len(spec.devices or ()), MOST_DEVICES),
         ("counter sets", len(spec.shared_counters or ()), MOST_COUNTER_SETS),

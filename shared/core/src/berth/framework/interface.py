@@ -420,9 +420,12 @@ class PostFilterPlugin(Plugin):
         del pod, snapshot
         return False
 
-    def claim_to_free(self, state: CycleState, pod: Pod) -> FreeClaim | None:
-        """Called by the binder when no node is feasible by its own cache: a claim whose devices keep the pod out."""
-        del state, pod
+    def claim_to_free(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> FreeClaim | None:
+        """Called by the binder when no node is feasible by its own cache: a claim whose devices keep the pod out.
+
+        A plugin's PreFilter may have rejected the pod, so that the state lacks what later ones would write.
+        """
+        del state, pod, snapshot
         return None
 
 

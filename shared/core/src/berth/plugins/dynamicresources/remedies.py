@@ -150,7 +150,7 @@ def _sentence(
     after = ""
     if kind == UPDATED and obstacle.pool is not None:
         before += f"{match} on"
-        after = f"where pool {obstacle.pool.text} is {obstacle.pool.state.value}"
+        after = f"where pool {obstacle.pool.text} is {obstacle.pool.trouble}"
     elif kind in (NONE, NO_MATCH):
         before += f"{match}{f', at most {obstacle.most} together,' if obstacle.matching else ''} on"
         after = f"where {_unmet(obstacle.why)}" if obstacle.why else ""
