@@ -185,12 +185,12 @@ class ApiRequests:
         is_traced = self._process.tracing.is_exporting
         self._tasks.start(self._send_traced(request) if is_traced else self._send(request))
 
-    async def settle(self) -> bool:
-        """Wait for the answers to sent requests. Returns whether all were answered.
+    async def settle(self, seconds: float = SETTLE_SECONDS) -> bool:
+        """Wait so long for the answers to sent requests. Returns whether all were answered.
 
         Requests that were not sent because the leadership was over need no answer.
         """
-        results = await self._tasks.settle(SETTLE_SECONDS)
+        results = await self._tasks.settle(seconds)
         return not any(isinstance(result, asyncio.CancelledError) for result in results)
 
     async def _send_traced(self, request: ApiRequest) -> None:
