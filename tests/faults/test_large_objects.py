@@ -101,7 +101,7 @@ async def test_devices_of_the_largest_slice_are_given_to_the_largest_claim(
     seen, chance = cluster_outside, random.Random(1)
     node, device_class = await with_large_slice(seen, chance)
     requests = [
-        {"name": f"r{i}", "exactly": {"deviceClassName": device_class, "selectors": [selector(i, device_class)]}}
+        {"name": f"r{i}", "exactly": {"deviceClassName": device_class, "selectors": [selector(i, device_class, 1_024)]}}
         for i in range(32)
     ]
     config = [
@@ -116,7 +116,7 @@ async def test_devices_of_the_largest_slice_are_given_to_the_largest_claim(
     assert given["config"][0]["opaque"] == config[0]["opaque"]
 
 
-async def test_a_claim_above_max_payload_is_refused_with_a_reason_and_others_go_on(
+async def test_a_claim_of_too_many_bytes_is_refused_with_a_reason_and_others_go_on(
     berth: BerthUp, cluster_outside: ClusterUser
 ):
     seen = cluster_outside
@@ -136,7 +136,7 @@ async def test_a_claim_above_max_payload_is_refused_with_a_reason_and_others_go_
 
     async def told() -> bool:
         message = (await seen.condition("huge")).get("message", "")
-        return f"resource claim {seen.namespace}/huge is too large for a message of NATS" in message
+        return f"resource claim {seen.namespace}/huge is too large: more than 65536 bytes of requests" in message
 
     await eventually(told, "the pod to be told")
     assert "leading ended" not in berth.said
@@ -202,9 +202,9 @@ async def with_large_slice(seen: ClusterUser, chance: random.Random) -> tuple[st
     return node, seen.namespace
 
 
-def selector(number: int, salt: str) -> dict:
-    """One of the longest, 10 KiB."""
-    return {"cel": {"expression": f'device.driver != "{salt}-{number}-'.ljust(10_239, "x") + '"'}}
+def selector(number: int, salt: str, size: int = 10_240) -> dict:
+    """One of this size; by default one of the longest."""
+    return {"cel": {"expression": f'device.driver != "{salt}-{number}-'.ljust(size - 1, "x") + '"'}}
 
 
 def claiming(seen: ClusterUser, name: str, claim: str) -> dict:

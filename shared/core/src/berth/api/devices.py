@@ -54,6 +54,9 @@ MOST_SELECTORS_OF_POD: Final = 64
 # Distinct names, attributes and capacities that are kept once. Forgetting them all costs as many copies at most, and
 # what only one device has, such as a serial number, is not kept beyond it for long.
 _MOST_SHARED: Final = 16_384
+# Annotations of a claim that are read beyond the binder.
+_READ_ANNOTATIONS: Final = frozenset({EXTENDED_RESOURCE_CLAIM, CLAIM_OF_POD})
+_MOST_MESSAGE: Final = 256  # characters of a binding condition's message in the mirror
 _MOST_UNPACKED_BYTES: Final = 8 << 20  # of a slice's spec: 128 devices with every attribute take 2 MB
 
 
@@ -455,25 +458,51 @@ def _unpacked(packed: str) -> ResourceSliceSpec:
 
 
 @overload
-def without_parameters(thing: ResourceClaim) -> ResourceClaim: ...
+def as_mirrored(thing: ResourceClaim) -> ResourceClaim: ...
 
 
 @overload
-def without_parameters(thing: DeviceClass) -> DeviceClass: ...
+def as_mirrored(thing: DeviceClass) -> DeviceClass: ...
 
 
-def without_parameters(thing: ResourceClaim | DeviceClass) -> ResourceClaim | DeviceClass:
-    """The claim or class without what only drivers and the binder read: configurations and finalizers."""
+def as_mirrored(thing: ResourceClaim | DeviceClass) -> ResourceClaim | DeviceClass:
+    """The claim or class without what only drivers, the binder and other controllers read.
+
+    These are configurations; of a claim also labels, finalizers, other annotations, tolerations of results, and what
+    drivers report of devices, except for binding conditions.
+    """
     replace = msgspec.structs.replace
     if isinstance(thing, DeviceClass):
         return replace(thing, spec=replace(thing.spec, config=None))
-    spec, status = thing.spec, thing.status
+    spec, status, metadata = thing.spec, thing.status, thing.metadata
     if spec.devices.config:
         spec = replace(spec, devices=replace(spec.devices, config=None))
-    if status.allocation is not None and status.allocation.devices.config:
-        devices = replace(status.allocation.devices, config=None)
-        status = replace(status, allocation=replace(status.allocation, devices=devices))
-    return replace(thing, metadata=replace(thing.metadata, finalizers=None), spec=spec, status=status)
+    annotations = {name: text for name, text in (metadata.annotations or {}).items() if name in _READ_ANNOTATIONS}
+    metadata = replace(metadata, finalizers=None, labels=None, annotations=annotations or None)
+    allocation = status.allocation
+    if allocation is None:
+        return replace(thing, metadata=metadata, spec=spec, status=replace(status, devices=None))
+    results = [replace(each, tolerations=None) for each in allocation.devices.results or ()] or None
+    allocation = replace(allocation, devices=DeviceAllocationResult(results=results))
+    reported = [device for each in status.devices or () if (device := _binding(each, results or ())).conditions]
+    status = replace(status, allocation=allocation, devices=reported or None)
+    return replace(thing, metadata=metadata, spec=spec, status=status)
+
+
+def _binding(device: AllocatedDeviceStatus, results: Sequence[DeviceRequestAllocationResult]) -> AllocatedDeviceStatus:
+    """The device with those of its conditions for which pods wait."""
+    named = {
+        name
+        for each in results
+        if (each.driver, each.pool, each.device) == (device.driver, device.pool, device.device)
+        for name in (*(each.binding_conditions or ()), *(each.binding_failure_conditions or ()))
+    }
+    conditions = [
+        msgspec.structs.replace(each, message=each.message[:_MOST_MESSAGE])
+        for each in device.conditions or ()
+        if each.type in named
+    ]
+    return msgspec.structs.replace(device, conditions=conditions or None)
 
 
 def device_key(driver: str, pool: str, device: str) -> str:

@@ -49,6 +49,7 @@ from berth.api.pod import (
     Quantities,
     ResourceRequirements,
 )
+from berth.api.podlimits import MOST_BYTES
 from berth.api.resources import CPU, Amounts, is_counted, is_scalar, is_sidecar, pod_requests, read_amounts
 
 T = TypeVar("T", bound=KubernetesObject)
@@ -165,7 +166,7 @@ def smaller_forms(thing: KubernetesObject) -> Iterator[tuple[str, KubernetesObje
         thing = _without_long_annotations(thing)
         yield "its long annotations", thing
         if isinstance(thing, ResourceClaim):
-            spec = ResourceClaimSpec(left_out="is too large for a message of NATS")
+            spec = ResourceClaimSpec(left_out=f"is too large: more than {MOST_BYTES} bytes of requests")
             yield "its spec", msgspec.structs.replace(thing, spec=spec)
 
 
