@@ -179,11 +179,12 @@ class ClaimRules:
         self._request: ApiRequest | None = None
         """The request that the API server carries out."""
         self._reserved: dict[tuple[str, str], str] = {}
-        """By the uids of claim and pod, the binder that has reserved it in its present leadership."""
+        """By the uids of claim and pod that is not bound, the binder that has reserved it in its present leadership."""
         self._lost_at = -LOST_SECONDS
         world.api.observers.append(self._on_request)
         world.api.answered.append(self._on_answer)
         world.api.store.table(CLAIMS).listeners[self._on_claim] = None
+        world.api.store.table(PODS).listeners[self._on_pod] = None
         world.bus.on_stored.append(self._on_stored)
         world.bus.on_wiped.append(self._on_lost)
         world.bus.on_messages_lost.append(self._on_lost)
@@ -208,6 +209,12 @@ class ClaimRules:
                 self._reserved[uid, pod] = request.process.name
                 self._check_late(change.key[1], pod)
 
+    def _on_pod(self, change: Any) -> None:
+        """A bound pod keeps its claims until it ends, and then a controller takes them."""
+        if change.after is not None and change.after.value["spec"].get("nodeName"):
+            uid = change.after.value["metadata"]["uid"]
+            self._reserved = {(claim, pod): by for (claim, pod), by in self._reserved.items() if pod != uid}
+
     def _check_late(self, claim: str, pod: str) -> None:
         ranked = self._world.bus._store._streams[RANKED].all_after(0)
         attempts = (message.attempt for each in ranked if (message := _decoded(each.data)) is not None)
@@ -223,8 +230,7 @@ class ClaimRules:
 
     def _check_released(self, decision: _Message) -> None:
         pod, process = decision.attempt.partition(".")[0], self._world.bus.serving
-        is_bound = any(each["metadata"]["uid"] == pod and each["spec"].get("nodeName") for each in self._world.pods())
-        if decision.outcome in ("bound", "waiting") or is_bound or process is None:
+        if decision.outcome in ("bound", "waiting") or process is None:
             return
         for stored in self._world.api.store.table(CLAIMS).in_order():
             reserved_by = self._reserved.get((stored.value["metadata"]["uid"], pod))
