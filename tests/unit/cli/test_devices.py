@@ -183,6 +183,17 @@ def test_a_device_of_several_is_named_with_its_taint():
     assert f"2 of 2 match on 1 node (node-1) where {users}, gpu-1 has the taint worn=much:NoExecute; " in texts[0]
 
 
+def test_a_selector_that_fails_is_named_with_the_device_though_the_cycle_ends_in_an_error():
+    """kube-scheduler's message, which Event and condition have, names no device."""
+    expression = 'device.attributes["d"].serial == "1"'
+    snapshot = a_cluster(a_claim("c", selector=expression))
+    change_devices(snapshot, "node-1", lambda i: {"attributes": {"d/serial": {"string": "1"}}} if not i else {})
+    error = "CEL runtime error: no such key: serial"
+    assert advice(snapshot, a_pod_with("c")) == [
+        f"{ASKED} a selector cannot be evaluated on 1 node (node-2) where {expression} fails on gpu-0: {error}; {ALONE}"
+    ]
+
+
 def test_of_many_devices_each_kind_of_hindrance_is_named():
     snapshot = a_cluster(a_claim("c"))
     change_devices(snapshot, "node-1", lambda i: {"taints": [WORN]} if i == 7 else {}, number=8)

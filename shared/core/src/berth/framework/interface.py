@@ -290,6 +290,9 @@ class RemedyPlugin(FilterPlugin):
     and names come from others: the command cuts long sentences and shows a few of many.
     """
 
+    explains_errors: ClassVar[bool] = False
+    """Whether ``remedy`` explains nodes on which the filter has ended in an error too."""
+
     @abstractmethod
     def remedy(self, state: CycleState, pod: Pod, nodes: RejectedNodes) -> Iterable[RemedySentence]:
         """The obstacles on the nodes that this filter rejects; it rejects at least one."""

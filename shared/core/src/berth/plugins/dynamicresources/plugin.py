@@ -140,6 +140,7 @@ class DynamicResources(
     depends_on_pods = False
     too_late = "device binding timeout"
     late_is_error = True
+    explains_errors = True
     wait_event = ("BindingConditionsPending", "waiting for binding conditions for device on node {node}")
 
     def __init__(self, args: DynamicResourcesArgs) -> None:
