@@ -41,11 +41,12 @@ def remedies_of(pod: Pod, snapshot: Snapshot, profile: Profile, *, only_errors: 
     placed = snapshot.node_of(pod.uid) is not None
     with snapshot.supposing(removed=[pod.uid]) if placed else nullcontext():
         rejections = _rejections_of(pod, snapshot, profile)
-        if rejections is None or (only_errors and not rejections.has_errors):
+        if rejections is None or (only_errors and not rejections.errors):
             return []
-        if not rejections.has_errors and len(free := rejections.free):
+        if not rejections.errors and len(free := rejections.free):
             return [_passing(pod, snapshot, profile, free)]
-        found = [pair for plugin in profile.filters for pair in rejections.remedies(plugin)]
+        plugins = [each for each in profile.filters if not rejections.errors or each.name in rejections.errors]
+        found = [pair for plugin in plugins for pair in rejections.remedies(plugin)]
     found.sort(key=lambda each: (not each[1].alone, each[0].lacking, -each[1].alone, -each[1].nodes))
     return [remedy for _, remedy in found[:MOST_REMEDIES]]
 
@@ -77,7 +78,7 @@ class _Rejections:
     snapshot: Snapshot
     rows: RowIndex
     by_plugin: Mapping[str, Mask]
-    has_errors: bool = False
+    errors: frozenset[str] = frozenset()  # the plugins that have failed: one failure ends the cycle
 
     @property
     def free(self) -> RowIndex:
@@ -126,17 +127,16 @@ def _rejections_of(pod: Pod, snapshot: Snapshot, profile: Profile) -> _Rejection
     except PluginFailure:
         return None
     errors = {name: mask for name, verdict in verdicts.items() if (mask := _errors(verdict)).any()}
-    if errors:  # one ends the cycle
-        explained = {each.name for each in profile.filters if isinstance(each, RemedyPlugin) and each.explains_errors}
-        if errors.keys() <= explained:
-            return _Rejections(pod=pod, state=state, snapshot=snapshot, rows=rows, by_plugin=errors, has_errors=True)
+    explained = {each.name for each in profile.filters if isinstance(each, RemedyPlugin) and each.explains_errors}
+    if not errors.keys() <= explained:
         return None
     rejected: dict[str, Mask] = {name: np.not_equal(verdict.codes, 0) for name, verdict in verdicts.items()}
+    rejected |= errors
     cordoned = rejected.get(nodeunschedulable.NAME)
     if cordoned is not None and tainttoleration.NAME in rejected:
         # One obstacle: Kubernetes taints a cordoned node, and removes the taint when the node is uncordoned.
         rejected[tainttoleration.NAME] &= ~(cordoned & tainttoleration.tainted_by_a_cordon_only(state, nodes))
-    return _Rejections(pod=pod, state=state, snapshot=snapshot, rows=rows, by_plugin=rejected)
+    return _Rejections(pod=pod, state=state, snapshot=snapshot, rows=rows, by_plugin=rejected, errors=frozenset(errors))
 
 
 def _errors(verdict: Verdicts) -> Mask:
