@@ -12,7 +12,7 @@ from berth.api.kinds import DEVICE_CLASS, POD, RESOURCE_CLAIM, RESOURCE_SLICE, K
 from berth.kube.gojson import MOST_NESTED, readable
 from berth.kube.listwatch import ObjectDecoder, Undecodable, Upserted
 
-DEEP = '{"a":' * 1500 + "1" + "}" * 1500
+DEEP = '{"a":' * 100_000 + "1" + "}" * 100_000  # later Pythons read more levels than 3.11
 HALF = r'{"text":"a\\\ud800b"}'
 PAIR = r'{"text":"\ud83d\ude00 \\ud800"}'
 
