@@ -180,6 +180,7 @@ class ClaimRules:
         """The request that the API server carries out."""
         self._reserved: dict[tuple[str, str], str] = {}
         """By the uids of claim and pod that is not bound, the binder that has reserved it in its present leadership."""
+        self._leads_since = 0.0
         self._lost_at = -LOST_SECONDS
         world.api.observers.append(self._on_request)
         world.api.answered.append(self._on_answer)
@@ -206,7 +207,8 @@ class ClaimRules:
         before = users_of(change.before.value) if change.before is not None else []
         for pod in users_of(change.after.value):
             if pod not in before:
-                self._reserved[uid, pod] = request.process.name
+                if request.sent_at >= self._leads_since:
+                    self._reserved[uid, pod] = request.process.name
                 self._check_late(change.key[1], pod)
 
     def _on_pod(self, change: Any) -> None:
@@ -225,6 +227,7 @@ class ClaimRules:
     def _on_stored(self, subject: str, data: bytes, _headers: Mapping[str, str], ack: PubAck) -> None:
         if subject == f"{TERMS}binder":
             self._reserved.clear()
+            self._leads_since = self._world.api.loop.time()
         elif ack.stream == DECISIONS and not ack.duplicate and (message := _decoded(data)) is not None:
             self._check_released(message)
 
