@@ -96,6 +96,7 @@ def test_the_build_context_contains_only_the_sources():
     assert {rule for rule in rules if rule.startswith("!")} == {
         "!deploy/requirements.lock",
         "!deploy/build-requirements.lock",
+        "!deploy/strip_symbols.py",
         "!deploy/healthy.py",
         "!deploy/entrypoint",
         "!shared",

@@ -59,7 +59,7 @@ def test_pods_are_placed_by_the_named_provider():
 
 
 def test_it_ends_with_1_when_pods_do_not_fit():
-    answer = run("--pods", 300, "--nodes", 1, "--scorers", 1, "--deadline", 3)
+    answer = run("--pods", 300, "--nodes", 1, "--scorers", 1, "--deadline", 8)
     assert answer.returncode == 1
     placed, created = bound(answer.stdout)
     assert placed < created == 300

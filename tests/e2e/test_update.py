@@ -156,9 +156,13 @@ async def test_messages_of_a_newer_schema_wait_for_a_newer_scorer_and_binder(ser
     await services.leads("watcher", "newer")
     await services.leads("binder", "older")
     names = await services.create()
-    pending = await eventually(lambda: stored(nats, "PENDING", "berth.pending.>"), "pods to wait", WAIT_SECONDS)
+
+    async def all_pending() -> list[dict[str, Any]]:
+        pending = await stored(nats, "PENDING", "berth.pending.>")
+        return pending if len(pending) == len(names) else []
+
+    pending = await eventually(all_pending, "pods to wait", WAIT_SECONDS)
     assert {each["schema"] for each in pending} == {NEWER}
-    assert len(pending) == len(names)
     services.start("scorer", "newer", NEWER)
     ranked = await eventually(lambda: stored(nats, "RANKED", "berth.ranked.>"), "pods to be ranked", WAIT_SECONDS)
     assert {each["schema"] for each in ranked} == {NEWER}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import string
@@ -100,7 +101,7 @@ async def test_devices_of_the_largest_slice_are_given_to_the_largest_claim(
     seen, chance = cluster_outside, random.Random(1)
     node, device_class = await with_large_slice(seen, chance)
     requests = [
-        {"name": f"r{i}", "exactly": {"deviceClassName": device_class, "selectors": [selector(i, device_class)]}}
+        {"name": f"r{i}", "exactly": {"deviceClassName": device_class, "selectors": [selector(i, device_class, 1_024)]}}
         for i in range(32)
     ]
     config = [
@@ -115,7 +116,7 @@ async def test_devices_of_the_largest_slice_are_given_to_the_largest_claim(
     assert given["config"][0]["opaque"] == config[0]["opaque"]
 
 
-async def test_a_claim_above_max_payload_is_refused_with_a_reason_and_others_go_on(
+async def test_a_claim_of_too_many_bytes_is_refused_with_a_reason_and_others_go_on(
     berth: BerthUp, cluster_outside: ClusterUser
 ):
     seen = cluster_outside
@@ -135,7 +136,34 @@ async def test_a_claim_above_max_payload_is_refused_with_a_reason_and_others_go_
 
     async def told() -> bool:
         message = (await seen.condition("huge")).get("message", "")
-        return f"resource claim {seen.namespace}/huge is too large for a message of NATS" in message
+        return f"resource claim {seen.namespace}/huge is too large: more than 65536 bytes of requests" in message
+
+    await eventually(told, "the pod to be told")
+    assert "leading ended" not in berth.said
+
+
+async def test_objects_of_any_depth_keep_no_other_pod_waiting(berth: BerthUp, cluster_outside: ClusterUser):
+    """The API server prints both as they came; 1,000 calls are all that Python has."""
+    seen = cluster_outside
+    deep = '{"f:":' * 1_400 + "{}" + "}" * 1_400
+    _, device_class = await with_large_slice(seen, random.Random(4))
+    odd = seen.pod("odd", cpu="1m")
+    odd["metadata"]["namespace"] = "default"  # the test reads its own namespace
+    odd["metadata"]["managedFields"] = [
+        {"manager": "x", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1", "fieldsV1": "@"}
+    ]
+    request = {"name": "r", "exactly": {"deviceClassName": device_class}}
+    config = {"opaque": {"driver": "d.example.com", "parameters": "@"}}
+    claim = {"metadata": {"name": "deep"}, "spec": {"devices": {"requests": [request], "config": [config]}}}
+    for path, body in ((seen.api.pods.replace(seen.namespace, "default"), odd), (claims(seen), claim)):
+        assert await seen.api.post_text(path, json.dumps(body).replace('"@"', deep)) == 201
+    await made(seen, claims(seen), "plain", {"devices": {"requests": [request]}})
+    await seen.create([claiming(seen, "waiting", "deep"), claiming(seen, "fine", "plain")])
+    await seen.all_bound(["fine"])
+
+    async def told() -> bool:
+        message = (await seen.condition("waiting")).get("message", "")
+        return f"resource claim {seen.namespace}/deep cannot be read: its parameters are nested" in message
 
     await eventually(told, "the pod to be told")
     assert "leading ended" not in berth.said
@@ -174,9 +202,9 @@ async def with_large_slice(seen: ClusterUser, chance: random.Random) -> tuple[st
     return node, seen.namespace
 
 
-def selector(number: int, salt: str) -> dict:
-    """One of the longest, 10 KiB."""
-    return {"cel": {"expression": f'device.driver != "{salt}-{number}-'.ljust(10_239, "x") + '"'}}
+def selector(number: int, salt: str, size: int = 10_240) -> dict:
+    """One of this size; by default one of the longest."""
+    return {"cel": {"expression": f'device.driver != "{salt}-{number}-'.ljust(size - 1, "x") + '"'}}
 
 
 def claiming(seen: ClusterUser, name: str, claim: str) -> dict:

@@ -406,7 +406,8 @@ def _is_model(name: str) -> Body:
 
 
 def device_class(name: str) -> Body:
-    spec = {"selectors": [_is_model(name)], "config": [_OPAQUE], "extendedResourceName": f"example.com/{name}"}
+    resource = f"example.com/{name}"
+    spec = {"selectors": [_is_model(name)], "config": [_OPAQUE], "extendedResourceName": resource, "leftOut": ""}
     return {"metadata": metadata(name), "spec": spec}
 
 
@@ -438,7 +439,8 @@ def _device(name: str, **more: Any) -> Body:
 def _slice(name: str, **spec: Any) -> Body:
     pool = {"name": name, "generation": 1, "resourceSliceCount": 1}
     devices = [] if "sharedCounters" in spec else [_device(name)]
-    return {"metadata": metadata(name), "spec": {"driver": DEVICE_DRIVER, "pool": pool, "devices": devices, **spec}}
+    body = {"driver": DEVICE_DRIVER, "pool": pool, "devices": devices, "leftOut": "", **spec}
+    return {"metadata": metadata(name), "spec": body}
 
 
 def slice_of_a_node(name: str) -> Body:
@@ -482,7 +484,7 @@ def device_claim(name: str) -> Body:
         {"requests": ["gpu"], "distinctAttribute": _ATTRIBUTE_OF_DEVICES},
     ]
     devices = {"requests": requests, "constraints": constraints, "config": [{"requests": ["gpu"], **_OPAQUE}]}
-    body = {"metadata": metadata(name, namespace=NAMESPACE), "spec": {"devices": devices, "isLeftOut": False}}
+    body = {"metadata": metadata(name, namespace=NAMESPACE), "spec": {"devices": devices, "leftOut": ""}}
     body["metadata"]["finalizers"] = ["resource.kubernetes.io/delete-protection"]
     return body
 

@@ -92,7 +92,7 @@ class Invariants:
     # --- hooks
 
     def posting(self, pod: Pod, node: str, seen: Mapping[str, int]) -> None:
-        """A binder is about to send a Binding; ``seen`` are the revisions that its watches have shown.
+        """A binder has chosen the node of a Binding; ``seen`` are the revisions that its watches have shown.
 
         One whose answer is lost is sent again to the same node, whatever has become of the node, since the lost one may
         still arrive (docs/protocol.md, 5). So the knowledge at the first one counts.

@@ -179,11 +179,13 @@ class ClaimRules:
         self._request: ApiRequest | None = None
         """The request that the API server carries out."""
         self._reserved: dict[tuple[str, str], str] = {}
-        """By the uids of claim and pod, the binder that has reserved it in its present leadership."""
+        """By the uids of claim and pod that is not bound, the binder that has reserved it in its present leadership."""
+        self._leads_since = 0.0
         self._lost_at = -LOST_SECONDS
         world.api.observers.append(self._on_request)
         world.api.answered.append(self._on_answer)
         world.api.store.table(CLAIMS).listeners[self._on_claim] = None
+        world.api.store.table(PODS).listeners[self._on_pod] = None
         world.bus.on_stored.append(self._on_stored)
         world.bus.on_wiped.append(self._on_lost)
         world.bus.on_messages_lost.append(self._on_lost)
@@ -205,8 +207,15 @@ class ClaimRules:
         before = users_of(change.before.value) if change.before is not None else []
         for pod in users_of(change.after.value):
             if pod not in before:
-                self._reserved[uid, pod] = request.process.name
+                if request.sent_at >= self._leads_since:
+                    self._reserved[uid, pod] = request.process.name
                 self._check_late(change.key[1], pod)
+
+    def _on_pod(self, change: Any) -> None:
+        """A bound pod keeps its claims until it ends, and then a controller takes them."""
+        if change.after is not None and change.after.value["spec"].get("nodeName"):
+            uid = change.after.value["metadata"]["uid"]
+            self._reserved = {(claim, pod): by for (claim, pod), by in self._reserved.items() if pod != uid}
 
     def _check_late(self, claim: str, pod: str) -> None:
         ranked = self._world.bus._store._streams[RANKED].all_after(0)
@@ -218,13 +227,13 @@ class ClaimRules:
     def _on_stored(self, subject: str, data: bytes, _headers: Mapping[str, str], ack: PubAck) -> None:
         if subject == f"{TERMS}binder":
             self._reserved.clear()
+            self._leads_since = self._world.api.loop.time()
         elif ack.stream == DECISIONS and not ack.duplicate and (message := _decoded(data)) is not None:
             self._check_released(message)
 
     def _check_released(self, decision: _Message) -> None:
         pod, process = decision.attempt.partition(".")[0], self._world.bus.serving
-        is_bound = any(each["metadata"]["uid"] == pod and each["spec"].get("nodeName") for each in self._world.pods())
-        if decision.outcome in ("bound", "waiting") or is_bound or process is None:
+        if decision.outcome in ("bound", "waiting") or process is None:
             return
         for stored in self._world.api.store.table(CLAIMS).in_order():
             reserved_by = self._reserved.get((stored.value["metadata"]["uid"], pod))

@@ -22,6 +22,7 @@ from berth_binder import service as binder_service
 from berth_binder.cache import Cache
 from berth_binder.core import BinderCore
 from berth_binder.decisions.conflictcheck import ConflictCheck
+from berth_binder.events import PostBinding
 from berth_metrics_collector import service as collector_service
 from berth_scorer.core import Backlog, ScorerCore
 from berth_scorer.effects import RankingPublisher
@@ -264,12 +265,12 @@ def _noting(part: type) -> Callable[..., None]:
 @contextlib.contextmanager
 def simulating() -> Iterator[None]:
     """Replace what has to be replaced once for any number of seeds."""
-    post, evict, examined = apicalls.post_binding, apicalls.evict_pods, ConflictCheck.examine
+    send, evict, examined = apicalls.ApiRequests._send, apicalls.evict_pods, ConflictCheck.examine
 
-    async def post_binding(client: Any, effect: Any, *args: Any, **more: Any) -> Any:
-        if (invariants := _current[0][1]) is not None:
-            invariants.posting(effect.pod, effect.node, client.seen)
-        return await post(client, effect, *args, **more)
+    async def sent(self: Any, request: Any) -> Any:
+        if isinstance(request, PostBinding) and (invariants := _current[0][1]) is not None:
+            invariants.posting(request.pod, request.node, self._client.seen)
+        return await send(self, request)
 
     async def evict_pods(client: Any, effect: Any, *args: Any, **more: Any) -> Any:
         if (invariants := _current[0][1]) is not None:
@@ -287,7 +288,7 @@ def simulating() -> Iterator[None]:
         _current[0][0].log(logger, method, event)
         raise structlog.DropEvent
 
-    apicalls.post_binding, apicalls.evict_pods = post_binding, evict_pods
+    apicalls.ApiRequests._send, apicalls.evict_pods = sent, evict_pods  # type: ignore[method-assign] - the same
     ConflictCheck.examine = examine  # type: ignore[method-assign] - it only looks on
     poller, collector_service.Poller = collector_service.Poller, QuietLinks  # type: ignore[misc,assignment]
     extenders, binder_service.Extenders = binder_service.Extenders, SlowExtenders  # type: ignore[misc,assignment]
@@ -304,7 +305,7 @@ def simulating() -> Iterator[None]:
         with patches.simulated(log):
             yield
     finally:
-        apicalls.post_binding, apicalls.evict_pods = post, evict
+        apicalls.ApiRequests._send, apicalls.evict_pods = send, evict  # type: ignore[method-assign]
         ConflictCheck.examine = examined  # type: ignore[method-assign]
         collector_service.Poller = poller  # type: ignore[misc]
         binder_service.Extenders = extenders  # type: ignore[misc]

@@ -94,6 +94,11 @@ class KubernetesApi:
     async def post(self, path: str, body: object) -> Answer:
         return await self.call("POST", path, body)
 
+    async def post_text(self, path: str, body: str) -> int:
+        """Post JSON of which Python makes no object; return the HTTP status."""
+        async with self._session.request("POST", path, data=body, headers={"Content-Type": JSON}) as response:
+            return response.status
+
     async def put(self, path: str, body: object) -> Answer:
         return await self.call("PUT", path, body)
 

@@ -225,7 +225,7 @@ def _freed(pod: Pod, snapshot: Snapshot, profile: Profile, plugin: DynamicResour
     if found.rejection is not None:
         return None
     FeasibleNodes(pod, snapshot, profile, found, results.refresh_filters()).find()
-    return plugin.claim_to_free(found.state, pod)
+    return plugin.claim_to_free(found.state, pod, snapshot)
 
 
 def _reserve(world: DeviceWorld, pod: Pod, node: str, plugin: DynamicResources, decided: Decided) -> None:

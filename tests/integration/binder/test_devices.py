@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -17,7 +20,7 @@ from berth_binder.takeover import FENCED_KEY
 from berth_sim.faults import Clear, Reject
 from harness.plugins.fixtures_bus import BusUnderTest
 from harness.plugins.fixtures_kube import Cluster
-from harness.worlds.binder_world import BinderWorld, binder_world
+from harness.worlds.binder_world import QUICK, BinderWorld, binder_world
 
 RESOURCES = "/apis/resource.k8s.io/v1"
 DRIVER = "gpu.example.com"
@@ -290,3 +293,37 @@ async def test_claims_that_can_be_read_only_later_are_fenced_by_a_new_leadership
             decision = await world.decision(pod, n)
         assert (first.outcome, refused.outcome, decision.outcome) == (Outcome.BOUND, Outcome.CONFLICT, Outcome.BOUND)
         assert decision.epoch > first.epoch
+
+
+class SlowClaims(KubeClient):
+    """Each write to a claim takes long."""
+
+    async def request(self, method: str, path: str, **parts: Any) -> Any:
+        if "/resourceclaims/" in path and method != "GET":
+            await asyncio.sleep(0.1)
+        return await super().request(method, path, **parts)
+
+
+async def test_a_stop_among_many_writes_to_one_claim_is_in_time_and_the_successor_completes_them(world):
+    """100 pods write one after the other, for 10 seconds."""
+    node = await world.add_node_with_devices(1)
+    await world.add_claim("a")
+    pods = [await world.using(f"p{number}", "a") for number in range(100)]
+    async with await SlowClaims.connect(world.cluster.kubeconfig_path) as client:
+        world.client = client
+        first = await world.leading_binder(replace(QUICK, finish=timedelta(seconds=0.5)))
+        for pod in pods:
+            await world.rank(pod, node)
+
+        async def has_begun() -> bool:
+            return len((await world.state("a"))[1]) > 2
+
+        await world.until(has_begun)
+        await first.stop()
+        assert len((await world.state("a"))[1]) < 40
+        world.client = None
+        await world.leading_binder()
+        assert {(await world.decision(pod)).outcome for pod in pods} == {Outcome.BOUND}
+    _, users = await world.state("a")
+    assert sorted(users) == sorted(pod.metadata.name for pod in pods)
+    await world.nothing_ranked_is_left()

@@ -113,7 +113,7 @@ def test_kubectl_finds_its_plugin_and_its_completions(programs):
     [
         ("berth", []),
         ("berth q", ["queue"]),
-        ("berth d", ["dead", "drain"]),
+        ("berth d", ["devices", "dead", "drain"]),
         ("berth queue why", ["queue"]),
         ("berth nope", []),
         ("berth --vers", []),

@@ -8,16 +8,18 @@ import msgspec
 import pytest
 
 from berth.api.devices import (
+    EXTENDED_RESOURCE_CLAIM,
     DeviceClass,
     OpaqueConfiguration,
     PackedSlice,
     ResourceClaim,
     ResourceSlice,
     SliceDevice,
-    without_parameters,
+    as_mirrored,
 )
 from berth.api.kinds import RESOURCE_SLICE
 from berth.kube.listwatch import ObjectDecoder
+from berth.plugins.dynamicresources.claims import BindingState, binding_of
 from harness.builders.devices import the_largest_slice
 
 T = TypeVar("T")
@@ -46,12 +48,30 @@ def test_scorers_get_no_parameters_of_drivers_and_no_finalizers():
         spec={"devices": {"requests": [{"name": "r"}], "config": [PARAMETERS]}},
         status={"allocation": allocation},
     )
-    kept = without_parameters(claim)
+    kept = as_mirrored(claim)
     assert b"opaque" not in msgspec.json.encode(kept)
     assert kept.metadata.finalizers is None
     assert kept.status.allocation.devices.results == claim.status.allocation.devices.results
+    assert as_mirrored(kept) == kept
     device_class = _decoded(DeviceClass, metadata={"name": "x"}, spec={"config": [PARAMETERS]})
-    assert without_parameters(device_class).spec.config is None
+    assert as_mirrored(device_class).spec.config is None
+
+
+def test_of_what_drivers_report_scorers_get_the_conditions_for_which_pods_wait():
+    device = {"driver": "d", "pool": "p", "device": "x"}
+    result = {"request": "r", **device, "bindingConditions": ["ready"], "tolerations": [{"key": "k"}]}
+    conditions = [{"type": kind, "status": "True", "message": "m" * 999} for kind in ("ready", "hot")]
+    devices = [{**device, "conditions": conditions}, {**device, "device": "y", "conditions": conditions}]
+    metadata = {"name": "c", "labels": {"l": "1"}, "annotations": {"note": "1", EXTENDED_RESOURCE_CLAIM: "true"}}
+    allocation = {"devices": {"results": [result]}}
+    claim = _decoded(ResourceClaim, metadata=metadata, status={"allocation": allocation, "devices": devices})
+    kept = as_mirrored(claim)
+    assert (kept.metadata.labels, kept.metadata.annotations) == (None, {EXTENDED_RESOURCE_CLAIM: "true"})
+    assert kept.status.allocation.devices.results[0].tolerations is None
+    [shown] = kept.status.devices
+    assert [(each.type, each.message) for each in shown.conditions] == [("ready", "m" * 256)]
+    given = claim.status.allocation
+    assert binding_of(kept, given)[0] is binding_of(claim, given)[0] is BindingState.DONE
 
 
 def _decoded(kind: type[T], **body: object) -> T:

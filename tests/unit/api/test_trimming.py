@@ -256,4 +256,4 @@ def test_a_claim_loses_its_spec_last_and_keeps_its_devices():
     claim = msgspec.convert(body, ResourceClaim)
     (_, whole), (left_out, form) = smaller_forms(claim)
     assert (whole, left_out, form.status) == (claim, "its spec", claim.status)
-    assert msgspec.json.decode(msgspec.json.encode(form), type=ResourceClaim).spec.is_left_out
+    assert msgspec.json.decode(msgspec.json.encode(form), type=ResourceClaim).spec.left_out

@@ -13,7 +13,6 @@ from berth.kube.writes import pod_path
 from berth.leader.session import NoLongerLeadingError
 from berth.lifecycle.coreloop import Inbox
 from berth.lifecycle.process import Process
-from berth_binder import apicalls
 from berth_binder.apicalls import ApiRequests
 from berth_binder.cache import Cache
 from berth_binder.events import PostBinding, RequestFailed
@@ -99,11 +98,10 @@ async def test_request_after_the_leadership_ends_the_loop_and_needs_no_answer():
     assert await requests.settle()
 
 
-async def test_request_without_an_answer_is_given_up_at_the_end(monkeypatch):
-    monkeypatch.setattr(apicalls, "SETTLE_SECONDS", 0.01)
+async def test_request_without_an_answer_is_given_up_at_the_end():
     server = Server()
     server.answers.clear()
     requests, inbox = requests_to(server)
     requests.start(binding("web"))
-    assert not await requests.settle()
+    assert not await requests.settle(0.01)
     assert not inbox

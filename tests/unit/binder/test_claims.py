@@ -385,6 +385,35 @@ def test_an_unschedulable_pod_gives_back_the_reservation_that_another_pod_shares
     assert [each.requests for each in world.releases(pod)] == [(FreeClaim(claim=name_of("a")),)]
 
 
+@pytest.mark.parametrize("deleted", [False, True])
+def test_a_pod_that_lacks_another_claim_gives_back_the_one_that_a_former_leader_has_reserved(world, deleted):
+    pod, other = world.show(using("web", "a", "b", "c")), using("other", "a")
+    result = {"request": "r", "driver": DRIVER, "pool": "n1", "device": "gpu-0"}
+    allocation = msgspec.convert({"devices": {"results": [result]}}, AllocationResult)
+    world.allocated("a", allocation, 7, other)
+    world.allocated("b", allocation, 8, pod)
+    gone = claim_of("c", 9)
+    if deleted:
+        metadata = msgspec.structs.replace(gone.metadata, deletion_timestamp="2026-01-01T00:00:00Z")
+        world.show_claim(msgspec.structs.replace(gone, metadata=metadata))
+    else:
+        world.observe(Deleted(kind=RESOURCE_CLAIM.name, object=gone))
+    world.take(ranked(pod, n=3, message="could not find it", feasible=0))
+    assert [each.requests for each in world.releases(pod)] == [(FreeClaim(claim=name_of("b")),)]
+
+
+def test_nothing_is_freed_while_claims_cannot_be_read(world):
+    pod = world.show(using("web", "a"))
+    world.take(ranked(pod, "n1"))
+    allocation = next(each.allocation for each in world.writes(pod))
+    world.succeed()
+    world.allocated("a", allocation, 7, pod)
+    world.cache.snapshot.objects(ResourceClaim).unread = "forbidden"
+    before = len(world.releases(pod))
+    world.take(ranked(pod, n=3, message="forbidden", feasible=0))
+    assert (len(world.releases(pod)), world.outcomes[-1]) == (before, "unschedulable")
+
+
 def test_a_claim_that_is_reserved_for_another_pod_is_not_freed(world):
     pod, other = world.show(using("web", "a")), using("other", "a")
     world.take(ranked(pod, "n1"))

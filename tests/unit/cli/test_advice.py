@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
+from berth.api.devices import ResourceClaim
 from berth.api.pod import Pod
 from berth.bus.interface import Endpoint, Session
 from berth.bus.stages import publish_decision, publish_pending
@@ -19,7 +20,7 @@ from berth_cli.console.answers import pod_queue_json
 from berth_cli.options import OutputFormat, PodName
 from berth_cli.pods.waiting import print_detail
 from berth_cli.remedies.asking import ANOTHER_POD, NO_POD, OTHER_CONFIGURATION, Advisory, advice_on
-from berth_cli.remedies.groups import advise_groups, group_lines, grouped
+from berth_cli.remedies.groups import advise_groups, group_lines, grouped, requests_of_pods
 from harness.builders.objects import a_node, a_pod, first_attempt
 from harness.fakes.memory_bus import MemoryBus
 from harness.worlds.printed import printed
@@ -111,14 +112,45 @@ async def test_nothing_is_told_of_a_pod_without_a_decision(session):
     assert (await advice_on(session, WEB, CONFIGURATION)).as_json() == {"remedies": []}
 
 
-def waiting(name: str, *plugins: str, queue: str = "unschedulable") -> WaitingPod:
+def waiting(name: str, *plugins: str, queue: str = "unschedulable", message: str = "") -> WaitingPod:
     names = {"namespace": "default", "name": name, "uid": f"uid-{name}", "profile": "berth"}
-    return WaitingPod(**names, queue=queue, stage=queue, since=NOW, plugins=list(plugins))
+    return WaitingPod(**names, queue=queue, stage=queue, since=NOW, plugins=list(plugins), message=message)
 
 
 def test_groups_are_by_plugins_and_the_largest_is_first():
     pods = [waiting("a", "A"), waiting("b", "B"), waiting("c", "B"), waiting("d", "C", queue="gated"), waiting("e")]
     assert [(plugins, len(of)) for plugins, of in grouped(pods)] == [(("B",), 2), (("A",), 1)]
+
+
+def test_pods_are_in_one_group_if_their_reasons_differ_in_names_and_numbers_alone():
+    """By name: the first letter of the pods that have the same reason."""
+    lacks_claim = 'could not find ResourceClaim "default/{}". preemption: 0/3 nodes'
+    messages = {
+        "a1": lacks_claim.format("mine"),
+        "a2": lacks_claim.format("yours"),
+        "b1": "0/3 nodes are available: 1 Insufficient cpu, 2 cannot allocate all claims.",
+        "b2": "0/4 nodes are available: 1 cannot allocate all claims, 3 Insufficient cpu.",
+        "c1": "ResourceClaim default/c1-gpu was not created for Pod default/c1 (Pod is not owner)",
+        "c2": "ResourceClaim default/c2-gpu was not created for Pod default/c2 (Pod is not owner)",
+        "d1": "request r: device class gpu does not exist",
+        "e1": "request r: device class nic does not exist",
+    }
+    pods = [waiting(name, "DynamicResources", message=message) for name, message in messages.items()]
+    groups = [[pod.name for pod in of] for _, of in grouped(pods)]
+    assert groups == [["a1", "a2"], ["b1", "b2"], ["c1", "c2"], ["d1"], ["e1"]]
+
+
+def test_pods_whose_claims_ask_for_unlike_devices_are_in_groups_of_their_own():
+    pods = [waiting(name, "DynamicResources", message="cannot allocate all claims") for name in ("a", "b", "c")]
+    snapshot = Snapshot()
+    for pod, device_class in (("a", "gpu"), ("b", "nic"), ("c", "gpu")):
+        owner = {"name": pod, "uid": f"uid-{pod}", "controller": True}
+        metadata = {"name": f"{pod}-x", "namespace": "default", "uid": f"u-{pod}", "ownerReferences": [owner]}
+        requests = [{"name": "r", "exactly": {"deviceClassName": device_class}}]
+        claim = msgspec.convert({"metadata": metadata, "spec": {"devices": {"requests": requests}}}, ResourceClaim)
+        snapshot.objects(ResourceClaim).set(claim.metadata.uid, claim)
+    groups = [[pod.name for pod in of] for _, of in grouped(pods, requests_of_pods(snapshot))]
+    assert groups == [["a", "c"], ["b"]]
 
 
 async def test_one_pod_of_each_group_stands_for_it(session):

@@ -151,6 +151,13 @@ def test_devices_of_one_node_and_a_slice_that_is_left_out():
     assert found.refused == ["slice s: the slice has more than the API allows: 129 devices (at most 128)"]
 
 
+def test_a_pool_with_a_slice_that_is_left_out_is_named_with_the_reason():
+    snapshot = a_cluster(a_claim("c", selector=SELECTOR))
+    change(snapshot, "node-1", lambda body: body["spec"].update(leftOut="cannot be read: Expected `array`"))
+    [text] = [text for text in advice(snapshot, a_pod_with("c")) if "(node-1)" in text]
+    assert "where pool d/node-1 is incomplete (slice node-1: the slice cannot be read: Expected `array`)" in text
+
+
 def test_a_cluster_without_devices_says_so():
     assert printed(*device_lines(device_list(Snapshot()), rows=None)) == ["0 devices, 0 in use"]
 
@@ -174,6 +181,17 @@ def test_a_device_of_several_is_named_with_its_taint():
     texts = advice(snapshot, a_pod_with("c"))
     users = "gpu-0 is taken by default/train-1 and default/train-2"
     assert f"2 of 2 match on 1 node (node-1) where {users}, gpu-1 has the taint worn=much:NoExecute; " in texts[0]
+
+
+def test_a_selector_that_fails_is_named_with_the_device_though_the_cycle_ends_in_an_error():
+    """kube-scheduler's message, which Event and condition have, names no device."""
+    expression = 'device.attributes["d"].serial == "1"'
+    snapshot = a_cluster(a_claim("c", selector=expression))
+    change_devices(snapshot, "node-1", lambda i: {"attributes": {"d/serial": {"string": "1"}}} if not i else {})
+    error = "CEL runtime error: no such key: serial"
+    assert advice(snapshot, a_pod_with("c")) == [
+        f"{ASKED} a selector cannot be evaluated on 1 node (node-2) where {expression} fails on gpu-0: {error}; {ALONE}"
+    ]
 
 
 def test_of_many_devices_each_kind_of_hindrance_is_named():

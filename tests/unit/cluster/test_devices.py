@@ -83,6 +83,11 @@ ZONE_A = {
         ),
         pytest.param([slice_named("a", "x", **ZONE_A)], [("p", USABLE, ["x"])], id="by labels"),
         pytest.param([slice_named("a", "x", allNodes=True)], [("p", USABLE, ["x"])], id="all nodes"),
+        pytest.param(
+            [slice_named("a", "x", nodeName="n", leftOut="cannot be read")],
+            [("p", INCOMPLETE, [])],
+            id="a slice is left out",
+        ),
         pytest.param([slice_named("a", "x", nodeName="m")], [], id="another node"),
     ],
 )
@@ -135,7 +140,7 @@ def test_changes_name_the_nodes_that_they_concern():
 
 
 def test_slices_above_the_apis_limits_are_left_out():
-    assert seen([slice_named("a", *(f"d{i}" for i in range(129)))]) == []
+    assert seen([slice_named("a", *(f"d{i}" for i in range(129)))]) == [("p", INCOMPLETE, [])]
 
 
 def claim_with(*devices: str, name: str = "c", **result: Any) -> ResourceClaim:
@@ -222,6 +227,42 @@ def test_a_device_that_goes_from_one_claim_to_another_within_a_list_is_no_confli
     snapshot.objects(ResourceClaim).set("a", claim_with("x", name="a"))
     snapshot.objects(ResourceClaim).set("b", without_allocation("b"))
     assert ledger.take_conflicts() == []
+
+
+def test_after_a_restore_no_claim_of_the_former_store_comes_before_others():
+    """What a LIST lacks, or shows without devices, is forgotten, however high its version was."""
+    ledger, snapshot = ledger_with()
+    claims = snapshot.objects(ResourceClaim)
+    ledger.changed_between = (100, 100)
+    for name in ("gone", "older"):
+        claims.set(name, claim_with("x", name=name))
+    ledger.changed_between = (50, 50)
+    claims.set("older", without_allocation("older"))
+    claims.remove("gone")
+    ledger.changed_between = (60, 60)
+    claims.set("new", claim_with("x", name="new"))
+    assert (ledger.earlier_owner("new"), ledger.take_conflicts()) == (None, [])
+    ledger.changed_between = (70, 70)
+    claims.set("older", claim_with("x", name="older"))
+    assert (ledger.earlier_owner("new"), ledger.earlier_owner("older")) == (None, ("d/p/x", "new"))
+
+
+def test_no_device_is_remembered_as_doubtful_once_one_claim_has_it():
+    """Scorers and standbys never take conflicts, and read entries of the mirror in another order."""
+    ledger, snapshot = ledger_with()
+    claims = snapshot.objects(ResourceClaim)
+    for version in range(1, 5):
+        ledger.changed_between = (version, version)
+        device = f"x-{version}"
+        claims.set("a", claim_with(device, name="a"))
+        claims.set("b", claim_with(device, name="b"))
+        claims.set("a", without_allocation("a"))
+    assert ledger.doubtful == frozenset()
+    claims.set("a", claim_with("x-4", name="a"))
+    assert ledger.doubtful == {"d/p/x-4"}
+    assert ledger.take_conflicts() == [("d/p/x-4", ("b", "a"))]
+    claims.remove("b")
+    assert (ledger.doubtful, ledger.earlier_owner("a")) == (frozenset(), None)
 
 
 def test_of_two_claims_whose_order_is_unknown_none_is_the_first():

@@ -39,6 +39,18 @@ def test_removing_an_object_keeps_a_later_one_of_its_name():
     assert services.named("a", "default").spec.selector == {"app": "new"}
 
 
+@pytest.mark.parametrize("sets", [("new", "old"), ("old", "new"), ("new", "old", "new"), ("new", "old", "old")])
+def test_removing_an_object_that_came_late_keeps_the_one_that_is_there(sets):
+    services = Objects(Service)
+    for number, uid in enumerate(sets):
+        services.set(uid, a_service("a", app=uid, change=str(number)))
+    services.remove("old")
+    assert services.named("a", "default").spec.selector["app"] == "new"
+    assert len(services.in_namespace("default")) == 1
+    services.remove("new")
+    assert (services.named("a", "default"), len(services)) == (None, 0)
+
+
 def test_a_new_resource_version_alone_is_no_change():
     services, versions = Objects(Service), []
     for service in (a_service("a", app="x"), a_service("a", version="2", app="x"), a_service("a", app="y")):

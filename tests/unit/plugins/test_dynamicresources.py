@@ -150,9 +150,18 @@ def test_no_device_is_given_while_a_kind_cannot_be_read(kind: type):
 
 def test_a_claim_whose_spec_the_mirror_lacks_is_not_allocated():
     claim = claim_of("a")
-    claim["spec"] = {"isLeftOut": True}
+    claim["spec"] = {"leftOut": "is too large for a message of NATS"}
     ranking = ranked(world_of([slice_of("n1", gpus(1))], claim), pod_with("a"))
     assert "resource claim default/a is too large for a message of NATS" in ranking.message
+
+
+def test_a_class_that_cannot_be_read_says_why():
+    world = world_of([slice_of("n1", gpus(1))], claim_of("a"))
+    unreadable = {"metadata": {"name": "gpu"}, "spec": {"leftOut": "cannot be read: Expected `array`"}}
+    world.snapshot.objects(DeviceClass).set("gpu", msgspec.convert(unreadable, DeviceClass))
+    assert "request r: device class gpu cannot be read: Expected `array`" in ranked(world, pod_with("a")).message
+    pod = pod_requesting("extended", **{"deviceclass.resource.kubernetes.io/gpu": 1})
+    assert "device class gpu cannot be read: Expected `array`" in ranked(world, pod).error
 
 
 # Reserve, and what it has written

@@ -271,6 +271,27 @@ def test_many_pods_for_which_a_plugin_works_ahead_for_long_keep_another_pod_for_
     assert len(steps) <= 2
 
 
+def test_one_tenants_costly_pods_leave_a_pod_of_another_every_second_slice(monkeypatch):
+    steps = []
+
+    def prepare(_plugin, pod, _snapshot, _may_continue):
+        steps.append(pod.metadata.namespace)
+        return pod.metadata.namespace == "modest" and steps.count("modest") == 3
+
+    monkeypatch.setattr(DynamicResources, "prepare", prepare)
+    monkeypatch.setattr(DynamicResources, "only_for", Trait.RESOURCE_CLAIMS)
+    bench = Bench()
+    bench.mirror(a_node("a", cpu="4"))
+    claims = [PodResourceClaim(name="gpu", resource_claim_name="gpu")]
+    costly = [bench.message(a_pod(f"costly-{number}", resource_claims=claims)) for number in range(20)]
+    modest = bench.message(a_pod("web", metadata={"namespace": "modest"}, resource_claims=claims))
+    found = bench.handle(*costly, modest, may_continue=lambda: False)
+    while not found:
+        found = bench.handle(may_continue=lambda: False)
+    assert ranked(found) == ["web"]
+    assert len(steps) <= 8
+
+
 def test_a_pod_for_which_a_plugin_never_has_done_is_ranked_all_the_same(monkeypatch):
     monkeypatch.setattr(DynamicResources, "prepare", lambda *_: False)
     monkeypatch.setattr(DynamicResources, "only_for", None)

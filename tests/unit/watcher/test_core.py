@@ -4,11 +4,12 @@ import random
 
 import pytest
 
+from berth.api.devices import ClaimMeta, ResourceClaim, ResourceClaimSpec
 from berth.kube.listwatch import Undecodable
 from berth.messages.attempts import Outcome, Positions, encode
 from berth_watcher.events import AttemptLookedUp, PublishDeadLetter, Warn
 from harness.plugins.long_runs import often
-from harness.worlds.watcher_world import WatcherUnderTest, a_node, a_pod, attempt, foreign_value
+from harness.worlds.watcher_world import KINDS, WatcherUnderTest, a_node, a_pod, attempt, foreign_value
 
 
 def undecodable(raw: bytes, *, kind: str = "pod", version: str = "5", deleted: bool = False) -> Undecodable:
@@ -54,6 +55,20 @@ def test_undecodable_pod_of_others_is_only_logged(raw):
 
     assert watcher.of(PublishDeadLetter) == []
     assert len(watcher.of(Warn)) == 1
+
+
+def test_a_claim_that_cannot_be_read_is_reported_and_counted_until_it_can():
+    def claim(version: int, left_out: str) -> ResourceClaim:
+        metadata = ClaimMeta(name="c", namespace="default", uid="u", resource_version=f"{version}")
+        return ResourceClaim(metadata=metadata, spec=ResourceClaimSpec(left_out=left_out))
+
+    watcher = WatcherUnderTest(kinds=(*KINDS, "resourceclaim")).lead(claim(1, "cannot be read: x"))
+    watcher.show(claim(2, "cannot be read: x"))
+    [warning] = watcher.of(Warn)
+    assert (warning.fields["name"], warning.fields["reason"]) == ("default/c", "the claim cannot be read: x")
+    assert watcher.core.figures(watcher.now).reduced["resourceclaim"] == 1
+    watcher.show(claim(3, ""))
+    assert watcher.core.figures(watcher.now).reduced["resourceclaim"] == 0
 
 
 def test_undecodable_object_is_reported_once_per_version():

@@ -33,7 +33,7 @@ from berth_watcher.events import (
 from berth_watcher.mirror import NO_CHANGE, DesiredEntry, Mirror, Watermarks, trimmed
 from harness.builders.devices import the_largest_slice
 from harness.plugins.long_runs import often
-from harness.worlds.watcher_world import EPOCH, WatcherUnderTest, a_namespace, a_node, a_pod, foreign_value
+from harness.worlds.watcher_world import EPOCH, KINDS, WatcherUnderTest, a_namespace, a_node, a_pod, foreign_value
 
 
 def test_mirror_holds_nodes_namespaces_bound_and_nominated_pods():
@@ -596,3 +596,21 @@ def test_settled_is_the_same_however_many_changes_are_dropped(seed, monkeypatch)
         assert writes[0] == writes[1]
         in_flight += [write.key for write in writes[0]]
         assert eager.settled == patient.settled
+
+
+def test_a_claim_of_too_many_bytes_takes_few_in_the_bucket_and_keeps_its_devices():
+    """A tenant's claims of 1 MB would fill it after a few hundred, and keep every pod waiting."""
+    selectors = [{"cel": {"expression": f"device.driver != '{i}{'x' * 10_000}'"}} for i in range(100)]
+    requests = [{"name": "r", "exactly": {"deviceClassName": "gpu", "selectors": selectors}}]
+    results = [{"request": "r", "driver": "d", "pool": "p", "device": "gpu-0"}]
+    conditions = [{"type": "t" * 300, "status": "True", "message": "m" * 30_000}] * 8
+    reported = [{"driver": "d", "pool": "p", "device": "gpu-0", "conditions": conditions}]
+    metadata = {"name": "c", "namespace": "default", "uid": "u", "labels": {str(i): "x" * 60 for i in range(2_000)}}
+    status = {"allocation": {"devices": {"results": results}}, "devices": reported}
+    body = {"metadata": metadata, "spec": {"devices": {"requests": requests}}, "status": status}
+    watcher = WatcherUnderTest(kinds=(*KINDS, "resourceclaim")).lead(msgspec.convert(body, ResourceClaim))
+    assert len(watcher.bucket["resourceclaim.u"].data) < 1_000
+    mirrored = watcher.mirrored("resourceclaim.u")
+    assert mirrored["spec"]["leftOut"] == "is too large: more than 65536 bytes of requests"
+    assert mirrored["status"]["allocation"] == status["allocation"]
+    assert reduced(watcher) == [("resourceclaim", "default/c", "its spec")]

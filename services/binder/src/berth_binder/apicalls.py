@@ -26,6 +26,7 @@ from berth.extenders.wire import ExtenderError
 from berth.framework.interface import CreateClaim, KeepVolume, ReserveClaim, SelectNode
 from berth.kube.client import KubeClient
 from berth.kube.errors import ApiUnreachableError, missing_right
+from berth.kube.gojson import decoded
 from berth.kube.http1 import Response
 from berth.kube.writes import (
     bind,
@@ -186,12 +187,12 @@ class ApiRequests:
         is_traced = self._process.tracing.is_exporting
         self._tasks.start(self._send_traced(request) if is_traced else self._send(request))
 
-    async def settle(self) -> bool:
-        """Wait for the answers to sent requests. Returns whether all were answered.
+    async def settle(self, seconds: float = SETTLE_SECONDS) -> bool:
+        """Wait so long for the answers to sent requests. Returns whether all were answered.
 
         Requests that were not sent because the leadership was over need no answer.
         """
-        results = await self._tasks.settle(SETTLE_SECONDS)
+        results = await self._tasks.settle(seconds)
         return not any(isinstance(result, asyncio.CancelledError) for result in results)
 
     async def _send_traced(self, request: ApiRequest) -> None:
@@ -492,7 +493,7 @@ async def release_claims(claims: ClaimWriter, effect: ReleaseClaims) -> ReleaseA
 
 
 def _note_version(versions: dict[str, int], kind: Kind[Any], response: Response) -> None:
-    version = version_number(_decoder.decode(response.body).metadata.resource_version)
+    version = version_number(decoded(_decoder.decode, response.body).metadata.resource_version)
     versions[kind.name] = max(versions.get(kind.name, 0), version)
 
 

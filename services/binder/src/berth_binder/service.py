@@ -44,7 +44,7 @@ from berth.observability.logging import get_logger
 from berth.observability.tracing import Span
 from berth.profiles.configuration import profiles_of
 from berth.settings.settings import V_STEP
-from berth_binder.apicalls import ApiRequests, HigherFences
+from berth_binder.apicalls import SETTLE_SECONDS, ApiRequests, HigherFences
 from berth_binder.attempts.strays import Strays
 from berth_binder.cache import Cache
 from berth_binder.core import BinderCore
@@ -213,6 +213,7 @@ class BinderEpoch:
         # Sequence of the last message that was stored before this epoch took over.
         self._stored = 0
         self._are_claims_fenced = False
+        self._is_late = False  # whether it has waited for requests as long as a stop may take
         # The highest term of a watcher seen in ``control``.
         self._watchers_term = 0
         self._asks_for_terms_from = 0.0  # on the process's clock
@@ -315,6 +316,7 @@ class BinderEpoch:
             async with asyncio.timeout(self._parts.settings.finish.total_seconds()):
                 await self._loop.until(self._is_idle)
         except TimeoutError:
+            self._is_late = True
             log.warning("stopping with unanswered requests: the next binder reads their results")
 
     def _is_idle(self) -> bool:
@@ -326,7 +328,8 @@ class BinderEpoch:
 
         Nor of a former leader: its writes to claims that cannot be read are not fenced.
         """
-        all_answered = await self._requests.settle() and self._are_claims_fenced
+        seconds = 0.0 if self._is_late else SETTLE_SECONDS
+        all_answered = await self._requests.settle(seconds) and self._are_claims_fenced
         if self._core.is_posting_group:  # its message is looked for only where it may have open requests
             return
         if all_answered and not self._core.has_open_requests and not any(map(_leaves_open, self._inbox.drain())):

@@ -122,6 +122,34 @@ class Turns:
         return item
 
 
+class AheadTurns:
+    """Pods whose plugins work ahead of the ranking: namespaces take turns, a slice each.
+
+    Of a namespace, pods that wait for their first slice come first: most need no second one.
+    """
+
+    def __init__(self) -> None:
+        self._namespaces: OrderedDict[str, tuple[deque[PendingDelivery], deque[PendingDelivery]]] = OrderedDict()
+
+    def __bool__(self) -> bool:
+        return bool(self._namespaces)
+
+    def append(self, item: PendingDelivery, *, has_begun: bool) -> None:
+        self._namespaces.setdefault(item.namespace, (deque(), deque()))[has_begun].append(item)
+
+    def popleft(self) -> PendingDelivery:
+        namespace, (fresh, begun) = next(iter(self._namespaces.items()))
+        item = (fresh or begun).popleft()
+        if fresh or begun:
+            self._namespaces.move_to_end(namespace)
+        else:
+            del self._namespaces[namespace]
+        return item
+
+    def clear(self) -> None:
+        self._namespaces.clear()
+
+
 class Backlog:
     """Orders messages: first those whose positions the view has reached (docs/protocol.md, 4.2).
 
@@ -231,8 +259,7 @@ class ScorerCore:
         # Pods with answers of extenders: they precede the backlog.
         self._answered: deque[PendingDelivery] = deque()
         # Pods whose plugins work ahead of the ranking. They take turns with the backlog, a slice each.
-        self._preparing: deque[PendingDelivery] = deque()
-        self._fresh: deque[PendingDelivery] = deque()  # those that wait for the first such slice, which come first
+        self._preparing = AheadTurns()
         self._prepares = False
         # The first plan takes its turns among those that work ahead; the others wait for its end.
         self._plans: deque[_Planning] = deque()
@@ -283,7 +310,7 @@ class ScorerCore:
         if self._is_closed:
             return None
         may_rank = self._alone is None
-        if may_rank and (self._answered or self._fresh or self._preparing or self._backlog.is_ready):
+        if may_rank and (self._answered or self._preparing or self._backlog.is_ready):
             return 0.0
         waits_until = self._backlog.due() if may_rank else None
         return self._beat_at if waits_until is None else min(waits_until, self._beat_at)
@@ -299,7 +326,6 @@ class ScorerCore:
         self._questions.clear()
         self._answered.clear()
         self._preparing.clear()
-        self._fresh.clear()
         self._backlog.clear()
         idle = [held.delivery for sequence, held in self._held.items() if sequence not in self._publishing]
         self._held = {sequence: self._held[sequence] for sequence in self._publishing}
@@ -386,18 +412,16 @@ class ScorerCore:
             return None
         if self._answered:
             return self._answered.popleft()
-        if self._prepares and (self._fresh or self._preparing):
-            return self._next_ahead()
+        if self._prepares and self._preparing:
+            return self._preparing.popleft()
         held = self._backlog.pop(self.view.positions, now)
         # The first slice may take a second, as any other: of many such pods each waits for a turn, and others do not.
-        while held is not None and (self._fresh or self._preparing) and self._works_ahead(held):
-            self._fresh.append(held)
+        while held is not None and self._preparing and self._works_ahead(held):
+            self._preparing.append(held, has_begun=False)
             held = self._backlog.pop(self.view.positions, now)
-        return held or self._next_ahead()
-
-    def _next_ahead(self) -> PendingDelivery | None:
-        waiting = self._fresh or self._preparing
-        return waiting.popleft() if waiting else None
+        if held is None and self._preparing:
+            return self._preparing.popleft()
+        return held
 
     def _works_ahead(self, held: PendingDelivery) -> bool:
         pending = held.pending
@@ -425,7 +449,7 @@ class ScorerCore:
             if pending.error or not profile.asks_extenders(pending.pod):
                 if self._is_prepared(held, pending):
                     return self._answer(held, pending, None)
-                self._preparing.append(held)
+                self._preparing.append(held, has_begun=True)
                 return []
             asked = self._questions[held.sequence] = Questions(held, pending)
         if (effects := self._ask(asked)) is not None:
@@ -540,14 +564,14 @@ class ScorerCore:
             reason = f"planning raised {type(error).__name__}: {error}"
             log = LogFailure(text="planning failed", attempt=held.pending.attempt, error=error)
             return [log, *self._give_up(held, reason, held.delivery.headers)]
-        self._preparing.append(held)
+        self._preparing.append(held, has_begun=True)
         return []
 
     def _end_plan(self, planning: _Planning) -> None:
         if self._plans and self._plans[0] is planning:
             self._plans.popleft()
             if self._plans:
-                self._preparing.append(self._plans[0].held)
+                self._preparing.append(self._plans[0].held, has_begun=False)
 
     def _answer_group(self, held: PendingDelivery, message: GroupRanked, *, is_planned: bool = False) -> list[Effect]:
         with self._spanning(held) as span:

@@ -9,6 +9,7 @@ Each of these returns its effects.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
@@ -290,6 +291,7 @@ class WatcherCore:
 
     def figures(self, now: float) -> Figures:
         window, pending = self._attempts.window, self._queue.pending()
+        left_out = Counter(kind for kind, _, _ in self._store.undecodable)
         pending["active"] += self._attempts.not_stored
         return Figures(
             pending=pending,
@@ -301,7 +303,7 @@ class WatcherCore:
             stalled=self._attempts.stalled.pods(),
             objects={kind: len(self._store.of(kind)) for kind in self._store.kinds},
             unsettled_keys=self._mirror.unsettled_keys,
-            reduced=self._mirror.reduced(),
+            reduced=self._mirror.reduced() + self._undecodable.counts() + left_out,
         )
 
     def _routes(self) -> Mapping[type, Callable[[Any], Sequence[Effect]]]:
@@ -385,7 +387,8 @@ class WatcherCore:
         """Mirror the object. Returns the change's number, and warnings about the object."""
         desired = desired_entry(thing)
         number = self._mirror.set_desired(key(kind, name), desired)
-        return number, affinity_warnings(thing) if number != NO_CHANGE and desired is not None else ()
+        warnings = affinity_warnings(thing) if number != NO_CHANGE and desired is not None else []
+        return number, [*warnings, *self._undecodable.look_at(kind, name, thing)]
 
     def _mirror_unread(self, kind: str) -> int:
         """Mirror whether the kind can be read before the pods for which that matters are published."""

@@ -36,7 +36,7 @@ class Figures:
     stalled: Mapping[tuple[str, Service], int]
     objects: Mapping[str, int]  # by kind
     unsettled_keys: int  # keys of `cluster` whose latest change is not stored
-    # Objects too large for the bus, in cluster in a smaller form or not at all, by kind.
+    # Objects too large for the bus or undecodable, in cluster in a smaller form or not at all, by kind.
     reduced: Mapping[str, int]
 
 

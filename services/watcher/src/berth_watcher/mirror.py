@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
 
-from berth.api.devices import DeviceClass, PackedSlice, ResourceClaim, ResourceSlice, without_parameters
+from berth.api.devices import DeviceClass, PackedSlice, ResourceClaim, ResourceSlice, as_mirrored
 from berth.api.meta import KubernetesObject
 from berth.api.pod import Pod, PodStatus, bound_at_text, disruption_condition, is_being_preempted, is_bound
 from berth.api.podlimits import MOST_BYTES, pod_affinity_counts, refusal
@@ -40,6 +40,10 @@ LARGE_SLICE_BYTES: Final = 256 * 1024
 
 # Of a pod as written: the limit of a waiting pod, plus its node and the fields that a pod gets there.
 MOST_POD_BYTES: Final = MOST_BYTES + 4096
+
+# Of a claim as written: as of a waiting pod. Without its requests it is as large as what schedulers and drivers have
+# written to it.
+MOST_CLAIM_BYTES: Final = MOST_BYTES
 
 # Compact the heap above this many unstored changes per key. Two per key are enough.
 MAX_CHANGES: Final = 4
@@ -257,7 +261,7 @@ class Mirror:
         reduced.left_out, smaller = next(reduced.smaller, ("", None))
         key.desired = DesiredEntry(object=thing, smaller=smaller) if smaller is not None else None
 
-    def reduced(self) -> Mapping[str, int]:
+    def reduced(self) -> Counter[str]:
         """By kind, the number of objects that are too large: in the bucket without parts that count, or not at all."""
         return Counter(name.partition(".")[0] for name, each in self._reduced.items() if each.whole is not None)
 
@@ -397,13 +401,20 @@ class Mirror:
         return [WriteKey(key=key.key, data=data, expected=key.sequence)]
 
     def _encoded(self, key: _Key) -> bytes | None:
-        """The value to write; ``None`` for a removal. A pod is reduced until it is no larger than MOST_POD_BYTES."""
+        """The value to write; ``None`` for a removal. A pod or claim is reduced until it is small enough."""
         while key.desired is not None:
             data, thing = key.desired.encoded(self._term), key.desired.object
-            if len(data) <= MOST_POD_BYTES or not isinstance(thing, Pod):
+            most = _most_bytes(key.desired.smaller or thing)
+            if thing is None or most is None or len(data) <= most:
                 return data
-            self._reduce(key, thing, f"it takes {len(data)} bytes there, a pod may take {MOST_POD_BYTES}")
+            self._reduce(key, thing, f"it takes {len(data)} bytes there, and may take {most}")
         return None
+
+
+def _most_bytes(form: KubernetesObject | None) -> int | None:
+    if isinstance(form, ResourceClaim):
+        return None if form.spec.left_out else MOST_CLAIM_BYTES
+    return MOST_POD_BYTES if isinstance(form, Pod) else None
 
 
 def _is_watermark(key: _Key) -> bool:
@@ -509,7 +520,7 @@ def trimmed(thing: KubernetesObject) -> KubernetesObject:
     if isinstance(thing, Pod):
         return _trimmed_pod(thing)
     if isinstance(thing, ResourceClaim | DeviceClass):
-        thing = without_parameters(thing)
+        thing = as_mirrored(thing)
     return without_version(thing)
 
 

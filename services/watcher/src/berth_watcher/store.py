@@ -12,9 +12,9 @@ from typing import Final
 
 import msgspec
 
-from berth.api.devices import ResourceClaim
+from berth.api.devices import ResourceClaim, left_out
 from berth.api.kinds import DEVICE_KINDS, NODE, PLUGIN_KINDS, WATCHED_KINDS
-from berth.api.meta import KubernetesObject
+from berth.api.meta import KubernetesObject, ObjectMeta
 from berth.api.node import Node
 from berth.api.pod import Pod, is_bound, is_finished, priority_of
 from berth.api.resources import PODS, pod_requests, read_amounts
@@ -350,12 +350,29 @@ PAYLOAD_CHARACTERS: Final = 4096  # of the object in its dead letter: enough to 
 class UndecodableObjects:
     """Reports undecodable objects: a warning and, for an unbound pod of berth's, a dead letter.
 
-    Reports each version once, because every LIST brings the object again.
+    Reports each version once, because every LIST brings the object again. Of claims, classes and slices of which a part
+    cannot be used, each reason once.
     """
 
     def __init__(self, profiles: Container[str]) -> None:
         self._profiles = profiles
         self._reported: dict[tuple[str, str, str], str] = {}
+        self._left_out: dict[tuple[str, str], str] = {}  # by kind and key, why a part is left out
+
+    def look_at(self, kind: str, name: str, thing: KubernetesObject | None) -> list[Effect]:
+        """Warn about an object of which a part is left out."""
+        reason = left_out(thing)
+        if reason == self._left_out.get((kind, name), ""):
+            return []
+        self._left_out.pop((kind, name), None)
+        if not reason or thing is None:
+            return []
+        self._left_out[kind, name] = reason
+        return [Warn(message="object cannot be used", fields=_fields(kind, thing.metadata, reason))]
+
+    def counts(self) -> Counter[str]:
+        """By kind, the objects of which a part is left out."""
+        return Counter(kind for kind, _ in self._left_out)
 
     def report(self, thing: Undecodable) -> list[Effect]:
         key = (thing.kind, thing.namespace, thing.name)
@@ -392,14 +409,17 @@ _partial_pod: Final = msgspec.json.Decoder(_PartialPod)
 
 
 def _warning(thing: Undecodable) -> Warn:
-    fields = {
-        "kind": thing.kind,
-        "name": _full_name(thing),
-        "uid": thing.uid,
-        "resource_version": thing.resource_version,
-        "reason": thing.reason,
+    return Warn(message="object cannot be decoded and is left out", fields=_fields(thing.kind, thing, thing.reason))
+
+
+def _fields(kind: str, metadata: ObjectMeta | Undecodable, reason: str) -> dict[str, str]:
+    return {
+        "kind": kind,
+        "name": _full_name(metadata),
+        "uid": metadata.uid,
+        "resource_version": metadata.resource_version,
+        "reason": reason,
     }
-    return Warn(message="object cannot be decoded and is left out", fields=fields)
 
 
 def _dead_letter(thing: Undecodable, profile: str) -> PublishDeadLetter:
@@ -410,5 +430,5 @@ def _dead_letter(thing: Undecodable, profile: str) -> PublishDeadLetter:
     return PublishDeadLetter(dead_letter=dead_letter)
 
 
-def _full_name(thing: Undecodable) -> str:
+def _full_name(thing: ObjectMeta | Undecodable) -> str:
     return f"{thing.namespace}/{thing.name}" if thing.namespace else thing.name

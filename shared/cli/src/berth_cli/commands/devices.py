@@ -13,7 +13,7 @@ from rich.console import RenderableType
 from berth.api.devices import BLOCKING, Allocations, ResourceClaim, device_key
 from berth.api.node import Node
 from berth.cluster.devices.ledger import DeviceLedger
-from berth.cluster.devices.pools import DevicePools, PooledDevice, PoolKey, PoolState
+from berth.cluster.devices.pools import DevicePools, NodePool, PooledDevice, PoolKey
 from berth.cluster.devices.users import users_of
 from berth.cluster.snapshot import Snapshot
 from berth_cli.bus import NatsContext, NatsServer, NatsUrl, open_session
@@ -117,7 +117,7 @@ def devices_of_node(snapshot: Snapshot, node: Node) -> list[DeviceLine]:
     pools, ledger = DevicePools.of(snapshot), DeviceLedger.of(snapshot)
     lines: list[DeviceLine] = []
     for view in pools.seen_from(node):
-        state = "" if view.state is PoolState.USABLE else f"its pool is {view.state.value}"
+        state = _state(view)
         every = view.devices or pools.devices_of(view.key)
         lines += [_line(each, snapshot, state) for each in every if _is_for(each, node)]
         gone = [name for name in ledger.in_use(view.key) if pools.device(view.key, name) is None]
@@ -174,7 +174,11 @@ def _states(snapshot: Snapshot, name: str) -> dict[PoolKey, str]:
     if node is None:
         return {}
     views = DevicePools.of(snapshot).seen_from(node)
-    return {view.key: f"its pool is {view.state.value}" for view in views if view.state is not PoolState.USABLE}
+    return {view.key: state for view in views if (state := _state(view))}
+
+
+def _state(pool: NodePool) -> str:
+    return f"its pool is {pool.trouble}" if pool.trouble else ""
 
 
 def _lines_of_claims(snapshot: Snapshot) -> Iterator[DeviceLine]:

@@ -147,7 +147,7 @@ async def _why(asked: _Asked) -> None:
         decided = known.decided
         if not output.is_document:
             print_rich(*explain.decision_lines(decided, every_row=asked.every_row))
-        waits = decided.decision.outcome is Outcome.UNSCHEDULABLE
+        waits = decided.decision.outcome in {Outcome.UNSCHEDULABLE, Outcome.ERROR}
         advice = await _advice(session, asked, known.pod) if waits else Advice()
     if output.is_document:
         print_document({**explain.decision_json(decided), **advice.as_json()}, output)

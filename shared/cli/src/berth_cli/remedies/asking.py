@@ -41,7 +41,7 @@ class Advisory:
     profiles: Mapping[str, Profile]
 
     async def on(self, name: PodName, pod: Pod | None = None) -> Advice:
-        """The advice on this pod; empty unless its last Decision found no feasible node.
+        """The advice on this pod; empty unless its last Decision found no feasible node, or an error.
 
         ``pod``: the pod, if the watcher has sent it already.
         """
@@ -50,7 +50,7 @@ class Advisory:
             decision = decode(stored.data, Decision) if stored is not None else None
         except DecodeError:
             return Advice()
-        if decision is None or decision.outcome is not Outcome.UNSCHEDULABLE:
+        if decision is None or decision.outcome not in {Outcome.UNSCHEDULABLE, Outcome.ERROR}:
             return Advice()
         profile = self.profiles.get(decision.profile)
         if decision.config != self.digest or profile is None:
@@ -59,10 +59,11 @@ class Advisory:
             pod = found.pod
         if pod is not None and pod.uid != decision.uid:
             return Advice(missing=ANOTHER_POD)
+        is_error = decision.outcome is Outcome.ERROR
         if pod is None:
             remedies = remedies_by_reasons(decision.rejections, self.snapshot, profile)
-            return Advice(remedies=remedies, missing=NO_POD)
-        return Advice(remedies=remedies_of(pod, self.snapshot, profile))
+            return Advice() if is_error else Advice(remedies=remedies, missing=NO_POD)
+        return Advice(remedies=remedies_of(pod, self.snapshot, profile, only_errors=is_error))
 
 
 @asynccontextmanager

@@ -1,14 +1,18 @@
-"""Groups unschedulable pods by the plugins that reject them, with advice on one pod of each group."""
+"""Groups unschedulable pods that are rejected for the same reason, with advice on one pod of each group."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 from rich.console import RenderableType
 
+from berth.api.devices import ResourceClaim
 from berth.bus.interface import Session
+from berth.cluster.snapshot import Snapshot
 from berth.messages.queue import WaitingPod
 from berth_cli.configflags import ConfigurationFlags
 from berth_cli.options import PodName
@@ -16,6 +20,8 @@ from berth_cli.remedies.remedy import Advice
 from berth_cli.rendering import indented, plain
 
 MOST_GROUPS: Final = 5  # advice is given on the largest groups only
+
+_NAMES: Final = re.compile(r'"[^"]*"|\b\d+(?:/\d+)?\b')  # and numbers, in which like reasons may differ
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,28 +42,52 @@ class RefusedGroup:
         }
 
 
-def grouped(pods: Iterable[WaitingPod]) -> list[tuple[tuple[str, ...], list[WaitingPod]]]:
-    """The unschedulable pods by the plugins that rejected them, the largest groups first.
+def grouped(
+    pods: Iterable[WaitingPod], requests: Mapping[str, bytes] | None = None
+) -> list[tuple[tuple[str, ...], list[WaitingPod]]]:
+    """The unschedulable pods by plugins, reason and requests for devices (by uid), the largest groups first.
 
     PodGroups are left out: what would help one of their pods may not help all.
     """
-    groups: dict[tuple[str, ...], list[WaitingPod]] = {}
-    for pod in pods:
-        if pod.queue == "unschedulable" and pod.plugins and pod.members is None:
-            groups.setdefault(tuple(pod.plugins), []).append(pod)
-    return sorted(groups.items(), key=lambda group: (-len(group[1]), group[0]))
+    groups: dict[tuple[tuple[str, ...], tuple[str, ...], bytes], list[WaitingPod]] = {}
+    for pod in filter(_is_refused, pods):
+        key = tuple(pod.plugins), _reason(pod), (requests or {}).get(pod.uid, b"")
+        groups.setdefault(key, []).append(pod)
+    found = [(plugins, of) for (plugins, _, _), of in groups.items()]
+    return sorted(found, key=lambda group: (-len(group[1]), group[0]))
+
+
+def _is_refused(pod: WaitingPod) -> bool:
+    return pod.queue == "unschedulable" and bool(pod.plugins) and pod.members is None
+
+
+def _reason(pod: WaitingPod) -> tuple[str, ...]:
+    """The parts of the reason, without names of the pod's own objects."""
+    text = _NAMES.sub("", re.sub(rf"\b{re.escape(pod.namespace)}/\S+", "", pod.message))
+    return tuple(sorted(part.strip(" .") for part in re.split("[,:]", text)))
+
+
+def requests_of_pods(snapshot: Snapshot) -> dict[str, bytes]:
+    """What the claims ask for that were made for pods, by the pod's uid."""
+    found: dict[str, bytes] = {}
+    for claim in sorted(snapshot.objects(ResourceClaim), key=lambda each: each.metadata.name):
+        for owner in claim.metadata.owner_references or ():
+            if owner.controller:
+                found[owner.uid] = found.get(owner.uid, b"") + msgspec.json.encode(claim.spec)
+    return found
 
 
 async def advise_groups(
     session: Session, pods: Sequence[WaitingPod], configuration: ConfigurationFlags
 ) -> list[RefusedGroup]:
     """Add advice on one pod of each group. Mirror and configuration are read only if there is a group."""
-    groups = grouped(pods)[:MOST_GROUPS]
-    if not groups:
+    refused = [*filter(_is_refused, pods)]
+    if not refused:
         return []
     from berth_cli.remedies.asking import open_advisory  # noqa: PLC0415 - imports every plugin
 
     async with open_advisory(session, configuration.read()) as advisory:
+        groups = grouped(refused, requests_of_pods(advisory.snapshot))[:MOST_GROUPS]
         return [
             RefusedGroup(plugins=plugins, pods=len(of), example=example, advice=await advisory.on(example))
             for plugins, of in groups

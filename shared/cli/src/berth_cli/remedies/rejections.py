@@ -22,7 +22,7 @@ from berth.framework.filtering import pre_filter
 from berth.framework.interface import FilterPlugin, RemedyPlugin, RemedySentence
 from berth.framework.plugincalls import PluginFailure, run_filter_on_all, run_remedy, run_remedy_by_reason
 from berth.framework.profile import Profile
-from berth.framework.status import Code, CycleState
+from berth.framework.status import Code, CycleState, Verdicts
 from berth.messages.attempts import Rejection
 from berth.plugins import nodeunschedulable, tainttoleration
 from berth_cli.remedies.remedy import Remedy
@@ -36,16 +36,17 @@ TEXT_CHARACTERS: Final = 300
 _SINGULAR: Final = {"have": "has", "are": "is", "lack": "lacks"}
 
 
-def remedies_of(pod: Pod, snapshot: Snapshot, profile: Profile) -> list[Remedy]:
-    """The certain advice. A placed pod does not count against itself."""
+def remedies_of(pod: Pod, snapshot: Snapshot, profile: Profile, *, only_errors: bool = False) -> list[Remedy]:
+    """The certain advice. A placed pod does not count against itself. ``only_errors``: only on errors of filters."""
     placed = snapshot.node_of(pod.uid) is not None
     with snapshot.supposing(removed=[pod.uid]) if placed else nullcontext():
         rejections = _rejections_of(pod, snapshot, profile)
-        if rejections is None:
+        if rejections is None or (only_errors and not rejections.errors):
             return []
-        if len(free := rejections.free):
+        if not rejections.errors and len(free := rejections.free):
             return [_passing(pod, snapshot, profile, free)]
-        found = [pair for plugin in profile.filters for pair in rejections.remedies(plugin)]
+        plugins = [each for each in profile.filters if not rejections.errors or each.name in rejections.errors]
+        found = [pair for plugin in plugins for pair in rejections.remedies(plugin)]
     found.sort(key=lambda each: (not each[1].alone, each[0].lacking, -each[1].alone, -each[1].nodes))
     return [remedy for _, remedy in found[:MOST_REMEDIES]]
 
@@ -70,13 +71,14 @@ def remedies_by_reasons(rejections: Sequence[Rejection], snapshot: Snapshot, pro
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rejections:
-    """The rejections of a pod. ``by_plugin``: bool[rows], all nodes that a plugin rejects."""
+    """The rejections of a pod. ``by_plugin``: bool[rows], all nodes that a plugin rejects, or where it has failed."""
 
     pod: Pod
     state: CycleState
     snapshot: Snapshot
     rows: RowIndex
     by_plugin: Mapping[str, Mask]
+    errors: frozenset[str] = frozenset()  # the plugins that have failed: one failure ends the cycle
 
     @property
     def free(self) -> RowIndex:
@@ -105,7 +107,7 @@ class _Rejections:
 
 
 def _rejections_of(pod: Pod, snapshot: Snapshot, profile: Profile) -> _Rejections | None:
-    """``None`` if a filter fails, or if PreFilter rejects the pod on all nodes.
+    """``None`` if a filter fails without an explanation, or if PreFilter rejects the pod on all nodes.
 
     Extenders are not asked, so a pod that an extender filters gets no advice.
     """
@@ -124,14 +126,22 @@ def _rejections_of(pod: Pod, snapshot: Snapshot, profile: Profile) -> _Rejection
         }
     except PluginFailure:
         return None
-    if any(status.code is Code.ERROR for verdict in verdicts.values() for status in verdict.statuses):
+    errors = {name: mask for name, verdict in verdicts.items() if (mask := _errors(verdict)).any()}
+    explained = {each.name for each in profile.filters if isinstance(each, RemedyPlugin) and each.explains_errors}
+    if not errors.keys() <= explained:
         return None
     rejected: dict[str, Mask] = {name: np.not_equal(verdict.codes, 0) for name, verdict in verdicts.items()}
+    rejected |= errors
     cordoned = rejected.get(nodeunschedulable.NAME)
     if cordoned is not None and tainttoleration.NAME in rejected:
         # One obstacle: Kubernetes taints a cordoned node, and removes the taint when the node is uncordoned.
         rejected[tainttoleration.NAME] &= ~(cordoned & tainttoleration.tainted_by_a_cordon_only(state, nodes))
-    return _Rejections(pod=pod, state=state, snapshot=snapshot, rows=rows, by_plugin=rejected)
+    return _Rejections(pod=pod, state=state, snapshot=snapshot, rows=rows, by_plugin=rejected, errors=frozenset(errors))
+
+
+def _errors(verdict: Verdicts) -> Mask:
+    found: Mask = np.isin(verdict.codes, [i for i, each in enumerate(verdict.statuses) if each.code is Code.ERROR])
+    return found
 
 
 def _rows_by_name(snapshot: Snapshot) -> RowIndex:

@@ -28,6 +28,9 @@ ALL: Final = "All"
 FROM_CLASS: Final = "FromClass"
 FROM_CLAIM: Final = "FromClaim"
 
+# In place of what cannot be read in an object, also inside of texts. An API server takes no parameters that are a text.
+UNREADABLE: Final = b"(berth cannot read this)"
+
 # Effects of a taint that keep pods from a device; others have none for a scheduler.
 BLOCKING: Final = frozenset({"NoSchedule", "NoExecute"})
 
@@ -51,6 +54,9 @@ MOST_SELECTORS_OF_POD: Final = 64
 # Distinct names, attributes and capacities that are kept once. Forgetting them all costs as many copies at most, and
 # what only one device has, such as a serial number, is not kept beyond it for long.
 _MOST_SHARED: Final = 16_384
+# Annotations of a claim that are read beyond the binder.
+_READ_ANNOTATIONS: Final = frozenset({EXTENDED_RESOURCE_CLAIM, CLAIM_OF_POD})
+_MOST_MESSAGE: Final = 256  # characters of a binding condition's message in the mirror
 _MOST_UNPACKED_BYTES: Final = 8 << 20  # of a slice's spec: 128 devices with every attribute take 2 MB
 
 
@@ -145,10 +151,10 @@ class DeviceClaim(Trimmed, frozen=True, kw_only=True):
 
 
 class ResourceClaimSpec(Trimmed, frozen=True, kw_only=True):
-    """``is_left_out``: the claim is too large for the mirror, which has its status only."""
+    """``left_out``: why the spec is not here, as a predicate of the claim: it is too large, or cannot be read."""
 
     devices: DeviceClaim = DeviceClaim()
-    is_left_out: bool = False
+    left_out: str = ""
 
 
 class DeviceRequestAllocationResult(Trimmed, frozen=True, kw_only=True):
@@ -259,6 +265,9 @@ class DeviceClassConfiguration(Trimmed, frozen=True, kw_only=True):
 
 
 class DeviceClassSpec(Trimmed, frozen=True, kw_only=True):
+    """``left_out``: as of a claim."""
+
+    left_out: str = ""
     selectors: list[ExpressionSelector] | None = None
     config: list[DeviceClassConfiguration] | None = None
     extended_resource_name: str | None = None
@@ -361,6 +370,9 @@ class ResourcePool(Trimmed, frozen=True, kw_only=True):
 
 
 class ResourceSliceSpec(Trimmed, frozen=True, kw_only=True):
+    """``left_out``: as of a claim; then driver, pool and nodes are here."""
+
+    left_out: str = ""
     driver: str = ""
     pool: ResourcePool = ResourcePool()
     node_name: str | None = None
@@ -446,25 +458,51 @@ def _unpacked(packed: str) -> ResourceSliceSpec:
 
 
 @overload
-def without_parameters(thing: ResourceClaim) -> ResourceClaim: ...
+def as_mirrored(thing: ResourceClaim) -> ResourceClaim: ...
 
 
 @overload
-def without_parameters(thing: DeviceClass) -> DeviceClass: ...
+def as_mirrored(thing: DeviceClass) -> DeviceClass: ...
 
 
-def without_parameters(thing: ResourceClaim | DeviceClass) -> ResourceClaim | DeviceClass:
-    """The claim or class without what only drivers and the binder read: configurations and finalizers."""
+def as_mirrored(thing: ResourceClaim | DeviceClass) -> ResourceClaim | DeviceClass:
+    """The claim or class without what only drivers, the binder and other controllers read.
+
+    These are configurations; of a claim also labels, finalizers, other annotations, tolerations of results, and what
+    drivers report of devices, except for binding conditions.
+    """
     replace = msgspec.structs.replace
     if isinstance(thing, DeviceClass):
         return replace(thing, spec=replace(thing.spec, config=None))
-    spec, status = thing.spec, thing.status
+    spec, status, metadata = thing.spec, thing.status, thing.metadata
     if spec.devices.config:
         spec = replace(spec, devices=replace(spec.devices, config=None))
-    if status.allocation is not None and status.allocation.devices.config:
-        devices = replace(status.allocation.devices, config=None)
-        status = replace(status, allocation=replace(status.allocation, devices=devices))
-    return replace(thing, metadata=replace(thing.metadata, finalizers=None), spec=spec, status=status)
+    annotations = {name: text for name, text in (metadata.annotations or {}).items() if name in _READ_ANNOTATIONS}
+    metadata = replace(metadata, finalizers=None, labels=None, annotations=annotations or None)
+    allocation = status.allocation
+    if allocation is None:
+        return replace(thing, metadata=metadata, spec=spec, status=replace(status, devices=None))
+    results = [replace(each, tolerations=None) for each in allocation.devices.results or ()] or None
+    allocation = replace(allocation, devices=DeviceAllocationResult(results=results))
+    reported = [device for each in status.devices or () if (device := _binding(each, results or ())).conditions]
+    status = replace(status, allocation=allocation, devices=reported or None)
+    return replace(thing, metadata=metadata, spec=spec, status=status)
+
+
+def _binding(device: AllocatedDeviceStatus, results: Sequence[DeviceRequestAllocationResult]) -> AllocatedDeviceStatus:
+    """The device with those of its conditions for which pods wait."""
+    named = {
+        name
+        for each in results
+        if (each.driver, each.pool, each.device) == (device.driver, device.pool, device.device)
+        for name in (*(each.binding_conditions or ()), *(each.binding_failure_conditions or ()))
+    }
+    conditions = [
+        msgspec.structs.replace(each, message=each.message[:_MOST_MESSAGE])
+        for each in device.conditions or ()
+        if each.type in named
+    ]
+    return msgspec.structs.replace(device, conditions=conditions or None)
 
 
 def device_key(driver: str, pool: str, device: str) -> str:
@@ -476,6 +514,15 @@ def refusal(claim: ResourceClaim) -> str:
     """Why the claim is not allocated: it exceeds limits of the API server; empty if it may be."""
     excess = [f"{number} {name} (at most {most})" for name, number, most in _parts(claim) if number > most]
     return f"the claim has more than the API allows: {', '.join(excess)}" if excess else ""
+
+
+def left_out(thing: object) -> str:
+    """Why a claim, class or slice cannot be used whatever a pod asks for; empty for any other object."""
+    if isinstance(thing, ResourceSlice):
+        return slice_refusal(thing)
+    if isinstance(thing, ResourceClaim):
+        return f"the claim {thing.spec.left_out}" if thing.spec.left_out else refusal(thing)
+    return f"the class {thing.spec.left_out}" if isinstance(thing, DeviceClass) and thing.spec.left_out else ""
 
 
 def refusal_together(claims: Sequence[ResourceClaim]) -> str:
@@ -510,8 +557,10 @@ def _parts(claim: ResourceClaim) -> Iterator[tuple[str, int, int]]:
 
 
 def slice_refusal(resource_slice: ResourceSlice) -> str:
-    """Why the slice is not used: it exceeds limits of the API server; empty if it is."""
+    """Why the slice is not used: it cannot be read, or exceeds limits of the API server; empty if it is."""
     spec = resource_slice.spec
+    if spec.left_out:
+        return f"the slice {spec.left_out}"
     parts = [
         ("devices", len(spec.devices or ()), MOST_DEVICES),
         ("counter sets", len(spec.shared_counters or ()), MOST_COUNTER_SETS),

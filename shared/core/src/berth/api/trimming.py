@@ -7,17 +7,31 @@ A large object has smaller forms, the fullest first. Of a pod on a node, plugins
 volumes, affinity and priority; other fields matter only while a pod waits (``as_placed``). The last form of a pod
 always fits into 48 KiB, so that every pod on a node counts; of a claim the status, so that its devices count. Any other
 object that does not fit without its long annotations is left out.
+
+Of a ResourceClaim, DeviceClass or ResourceSlice that cannot be read there is what can (``readable_rest``). Pods that
+need it get the reason as a condition.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import accumulate, islice
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
-from berth.api.devices import ResourceClaim, ResourceClaimSpec
+from berth.api.devices import (
+    UNREADABLE,
+    ClaimMeta,
+    DeviceClass,
+    DeviceClassSpec,
+    ResourceClaim,
+    ResourceClaimSpec,
+    ResourceClaimStatus,
+    ResourcePool,
+    ResourceSlice,
+    ResourceSliceSpec,
+)
 from berth.api.meta import NOT_KEPT, KubernetesObject, ObjectMeta, Trimmed
 from berth.api.node import Node
 from berth.api.pod import (
@@ -26,6 +40,7 @@ from berth.api.pod import (
     Affinity,
     Container,
     ContainerPort,
+    NodeSelector,
     Pod,
     PodAffinity,
     PodCondition,
@@ -34,6 +49,7 @@ from berth.api.pod import (
     Quantities,
     ResourceRequirements,
 )
+from berth.api.podlimits import MOST_BYTES
 from berth.api.resources import CPU, Amounts, is_counted, is_scalar, is_sidecar, pod_requests, read_amounts
 
 T = TypeVar("T", bound=KubernetesObject)
@@ -54,6 +70,7 @@ LONG: Final = 256
 MOST_PORTS: Final = 256
 MOST_RESOURCES: Final = 32  # resources in it, with names of up to 317 characters
 MOST_LABELS: Final = 24  # labels in it, with up to 380 characters each
+_ODD_PARAMETERS: Final = "are nested more than 500 levels deep, or have half a surrogate pair"
 
 
 def trim(thing: T, size: int | None = None) -> T:
@@ -149,7 +166,8 @@ def smaller_forms(thing: KubernetesObject) -> Iterator[tuple[str, KubernetesObje
         thing = _without_long_annotations(thing)
         yield "its long annotations", thing
         if isinstance(thing, ResourceClaim):
-            yield "its spec", msgspec.structs.replace(thing, spec=ResourceClaimSpec(is_left_out=True))
+            spec = ResourceClaimSpec(left_out=f"is too large: more than {MOST_BYTES} bytes of requests")
+            yield "its spec", msgspec.structs.replace(thing, spec=spec)
 
 
 def as_placed(pod: Pod) -> Pod:
@@ -265,6 +283,65 @@ def _minimal(pod: Pod) -> Pod:
             conditions=[msgspec.structs.replace(each, message="") for each in (status.conditions or ())[:1]] or None,
         ),
     )
+
+
+class _ClaimWithoutSpec(Trimmed, frozen=True, kw_only=True):
+    metadata: ClaimMeta
+    status: ResourceClaimStatus = ResourceClaimStatus()
+
+
+class _ClassWithoutSpec(Trimmed, frozen=True, kw_only=True):
+    metadata: ObjectMeta
+
+
+class _SlicePlace(Trimmed, frozen=True, kw_only=True):
+    driver: str = ""
+    pool: ResourcePool = ResourcePool()
+    node_name: str | None = None
+    node_selector: NodeSelector | None = None
+    all_nodes: bool | None = None
+
+
+class _SliceWithoutDevices(Trimmed, frozen=True, kw_only=True):
+    metadata: ObjectMeta
+    spec: _SlicePlace
+
+
+_rests: Final[dict[type[Any], msgspec.json.Decoder[_ClaimWithoutSpec | _ClassWithoutSpec | _SliceWithoutDevices]]] = {
+    ResourceClaim: msgspec.json.Decoder(_ClaimWithoutSpec),
+    DeviceClass: msgspec.json.Decoder(_ClassWithoutSpec),
+    ResourceSlice: msgspec.json.Decoder(_SliceWithoutDevices),
+}
+
+
+def readable_rest(struct: type[Any], raw: bytes, reason: str) -> ResourceClaim | DeviceClass | ResourceSlice | None:
+    """The object without the part that cannot be read for this reason; ``None`` if too little is left.
+
+    Raises:
+        MsgspecError: the rest cannot be read either.
+    """
+    decoder = _rests.get(struct)
+    rest = None if decoder is None else decoder.decode(raw)
+    text = f"cannot be read: {reason}"
+    if isinstance(rest, _ClaimWithoutSpec):
+        return ResourceClaim(metadata=rest.metadata, spec=ResourceClaimSpec(left_out=text), status=rest.status)
+    if isinstance(rest, _ClassWithoutSpec):
+        return DeviceClass(metadata=rest.metadata, spec=DeviceClassSpec(left_out=text))
+    if isinstance(rest, _SliceWithoutDevices):
+        place = {name: getattr(rest.spec, name) for name in _SlicePlace.__struct_fields__}
+        return ResourceSlice(metadata=rest.metadata, spec=ResourceSliceSpec(left_out=text, **place))
+    return None
+
+
+def without_unreadable(thing: T) -> T:
+    """The object itself; a claim or class with unreadable parameters, which an allocation would repeat, says so."""
+    if not isinstance(thing, ResourceClaim | DeviceClass):
+        return thing
+    configs = thing.spec.devices.config if isinstance(thing, ResourceClaim) else thing.spec.config
+    if not any(each.opaque is not None and UNREADABLE in bytes(each.opaque.parameters) for each in configs or ()):
+        return thing
+    spec = msgspec.structs.replace(thing.spec, left_out=f"cannot be read: its parameters {_ODD_PARAMETERS}")
+    return msgspec.structs.replace(thing, spec=spec)
 
 
 _INFEASIBLE: Final = "Infeasible"

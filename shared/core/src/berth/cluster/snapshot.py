@@ -50,7 +50,8 @@ T = TypeVar("T", bound=NamedObject)
 class Objects(Generic[T]):
     """The objects of one kind, by key: the uid or name. ``version`` increases with every change.
 
-    An object may be added before the previous one of its name is removed.
+    An object may be added before the previous one of its name is removed, and the previous one even after it: the bus
+    keeps the order of one key's changes only. Until all but one are removed, the last one that was added is ``named``.
     """
 
     def __init__(self, kind: type[T]) -> None:
@@ -61,6 +62,7 @@ class Objects(Generic[T]):
         self._followers: list[Callable[[T | None, T | None], None]] = []
         self._by_key: dict[str, T] = {}
         self._by_namespace: dict[str, dict[str, T]] = {}
+        self._namesakes: dict[tuple[str, str], list[T]] = {}  # by namespace and name: others than the named one
         self._actual: dict[str, T] = {}
 
     def copied(self) -> Objects[T]:
@@ -111,11 +113,18 @@ class Objects(Generic[T]):
         if obj is None:
             return
         self.version += 1
-        names = self._by_namespace.get(obj.metadata.namespace, {})
-        if names.get(obj.metadata.name) is obj:
-            del names[obj.metadata.name]
+        namespace, name = obj.metadata.namespace, obj.metadata.name
+        names = self._by_namespace[namespace]
+        others = self._namesakes.pop((namespace, name), None)
+        if others:
+            remaining = [each for each in (*others, names[name]) if each is not obj]
+            names[name] = remaining.pop()
+            if remaining:
+                self._namesakes[namespace, name] = remaining
+        else:
+            del names[name]
             if not names:
-                del self._by_namespace[obj.metadata.namespace]
+                del self._by_namespace[namespace]
 
     def assume(self, key: str, obj: T) -> None:
         """Show an object as it is about to be written, until it changes or is restored."""
@@ -148,8 +157,12 @@ class Objects(Generic[T]):
         return self._by_namespace.get(namespace, {}).values()
 
     def _put(self, key: str, obj: T) -> None:
+        namespace, name = obj.metadata.namespace, obj.metadata.name
         self._by_key[key] = obj
-        self._by_namespace.setdefault(obj.metadata.namespace, {})[obj.metadata.name] = obj
+        names = self._by_namespace.setdefault(namespace, {})
+        if (other := names.get(name)) is not None:
+            self._namesakes.setdefault((namespace, name), []).append(other)
+        names[name] = obj
         self.version += 1
 
 

@@ -257,14 +257,13 @@ def claim_to_free(pod: Pod, snapshot: Snapshot, profile: Profile) -> FreeClaim |
     with _without_itself(pod, snapshot):
         results = EquivalenceCache.of(snapshot, profile).results_of(pod)
         found = pre_filter(pod, snapshot, profile, results.new_state(), results.pre_filtered)
-        if found.rejection is not None:
-            return None
-        feasible = FeasibleNodes(pod, snapshot, profile, found, results.refresh_filters())
-        feasible.find()
-        if feasible.mask.any():
-            return None
+        if found.rejection is None:
+            feasible = FeasibleNodes(pod, snapshot, profile, found, results.refresh_filters())
+            feasible.find()
+            if feasible.mask.any():
+                return None
         for plugin in plugins:
-            answer = call(plugin, "PostFilter", plugin.claim_to_free, object, found.state, pod)
+            answer = call(plugin, "PostFilter", plugin.claim_to_free, object, found.state, pod, snapshot)
             if isinstance(answer, FreeClaim):
                 return answer
     return None

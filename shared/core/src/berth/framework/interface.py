@@ -298,6 +298,9 @@ class RemedyPlugin(FilterPlugin):
     and names come from others: the command cuts long sentences and shows a few of many.
     """
 
+    explains_errors: ClassVar[bool] = False
+    """Whether ``remedy`` explains nodes on which the filter has ended in an error too."""
+
     @abstractmethod
     def remedy(self, state: CycleState, pod: Pod, nodes: RejectedNodes) -> Iterable[RemedySentence]:
         """The obstacles on the nodes that this filter rejects; it rejects at least one."""
@@ -428,9 +431,12 @@ class PostFilterPlugin(Plugin):
         del pod, snapshot
         return False
 
-    def claim_to_free(self, state: CycleState, pod: Pod) -> FreeClaim | None:
-        """Called by the binder when no node is feasible by its own cache: a claim whose devices keep the pod out."""
-        del state, pod
+    def claim_to_free(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> FreeClaim | None:
+        """Called by the binder when no node is feasible by its own cache: a claim whose devices keep the pod out.
+
+        A plugin's PreFilter may have rejected the pod, so that the state lacks what later ones would write.
+        """
+        del state, pod, snapshot
         return None
 
 

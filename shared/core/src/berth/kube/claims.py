@@ -31,6 +31,7 @@ from berth.api.devices import (
 from berth.api.pod import CONDITION_FENCE, Pod
 from berth.clock import whole_seconds
 from berth.kube.client import MERGE_PATCH, STRATEGIC_MERGE_PATCH, KubeClient
+from berth.kube.gojson import decoded
 from berth.kube.http1 import Response
 from berth.kube.writes import conflict
 
@@ -46,7 +47,7 @@ _decoder: Final = msgspec.json.Decoder(ResourceClaim)
 
 
 def decode_claim(body: bytes) -> ResourceClaim:
-    return _decoder.decode(body)
+    return decoded(_decoder.decode, body)
 
 
 def consumer(pod: Pod) -> ClaimConsumer:

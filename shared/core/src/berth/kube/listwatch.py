@@ -19,11 +19,12 @@ from berth.api.devices import ResourceSlice, SharedAttributes
 from berth.api.kinds import Kind
 from berth.api.meta import NAME_CHARACTERS, KubernetesObject, ObjectMeta
 from berth.api.pod import Pod, PodSpec, PodStatus
-from berth.api.trimming import trim, with_effective_requests, with_whole
-from berth.decoding import MALFORMED, version_number
+from berth.api.trimming import readable_rest, trim, with_effective_requests, with_whole, without_unreadable
+from berth.decoding import MALFORMED, reason_of, version_number
 from berth.errors import DecodeError
 from berth.kube.client import KubeClient
 from berth.kube.errors import refusal
+from berth.kube.gojson import decoded, readable
 from berth.kube.http1 import Response, StatusObject, decode_status
 from berth.memory import give_back_free_pages
 
@@ -153,17 +154,27 @@ class ObjectDecoder(Generic[T]):
 
     def one(self, raw: bytes | msgspec.Raw) -> T | Undecodable:
         try:
-            size = len(memoryview(raw))
-            thing = trim(self._decode(raw), size)
-            if isinstance(thing, Pod):
-                thing = with_effective_requests(thing)  # type: ignore[assignment]  # T is Pod here
-                self._shared.share(thing, size)
-            elif isinstance(thing, ResourceSlice):
-                self._shared_attributes(thing)
-            keeps = self._kind.keeps_whole
-            return with_whole(thing, raw) if keeps is not None and keeps(thing) else thing
+            return decoded(self._one, raw)
         except MALFORMED as exc:
-            return undecodable(self._kind.name, bytes(raw), str(exc))
+            rest = self._rest(readable(bytes(raw)), reason_of(exc))
+            return rest or undecodable(self._kind.name, bytes(raw), str(exc))
+
+    def _one(self, raw: bytes | msgspec.Raw) -> T:
+        size = len(memoryview(raw))
+        thing = trim(self._decode(raw), size)
+        if isinstance(thing, Pod):
+            thing = with_effective_requests(thing)  # type: ignore[assignment]  # T is Pod here
+            self._shared.share(thing, size)
+        elif isinstance(thing, ResourceSlice):
+            self._shared_attributes(thing)
+        keeps = self._kind.keeps_whole
+        return with_whole(thing, raw) if keeps is not None and keeps(thing) else without_unreadable(thing)
+
+    def _rest(self, raw: bytes, reason: str) -> T | None:
+        try:
+            return readable_rest(self._kind.struct, raw, reason)  # type: ignore[return-value]  # it is a T
+        except MALFORMED:
+            return None
 
     def several(self, items: Iterable[bytes | msgspec.Raw]) -> tuple[list[T], list[Undecodable]]:
         """Decode objects; undecodable ones are returned apart."""
@@ -184,7 +195,7 @@ class ObjectDecoder(Generic[T]):
             DecodeError: not a list.
         """
         try:
-            page = _list_decoder.decode(body)
+            page = decoded(_list_decoder.decode, body)
         except MALFORMED as exc:
             raise DecodeError(f"decoding a list of {self._kind.name!r}: {exc}") from exc
         return Page(page.items or [], page.metadata.resource_version, page.metadata.continue_)
@@ -196,7 +207,7 @@ class ObjectDecoder(Generic[T]):
             DecodeError: not a watch event. The rest of the stream cannot be trusted.
         """
         try:
-            envelope = _envelope_decoder.decode(line)
+            envelope = decoded(_envelope_decoder.decode, line)
         except MALFORMED as exc:
             raise DecodeError(f"decoding a watch event of {self._kind.name!r}: {exc}") from exc
         if envelope.type in ("ADDED", "MODIFIED"):
@@ -239,7 +250,7 @@ def undecodable(kind: str, raw: bytes, reason: str, *, deleted: bool = False) ->
 
 def _metadata_text(raw: bytes | msgspec.Raw) -> dict[str, str]:
     try:
-        metadata = _any_decoder.decode(raw).metadata
+        metadata = decoded(_any_decoder.decode, raw).metadata
     except MALFORMED:
         return {}
     return {key: value[:NAME_CHARACTERS] for key, value in metadata.items() if isinstance(value, str)}

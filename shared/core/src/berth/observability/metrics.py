@@ -290,7 +290,7 @@ METRICS: Final[dict[str, Metric]] = {
     "berth_mirror_reduced_objects": Metric(
         kind="gauge",
         labels=("kind",),
-        meaning="Too large objects: in the mirror without parts that count, or left out. The log names them.",
+        meaning="Objects too large or unreadable: in the mirror without what counts, or left out. The log names them.",
     ),
     "berth_mirror_unsettled_keys": Metric(
         kind="gauge", meaning="Keys of the mirror that do not have the API server's newest state yet."

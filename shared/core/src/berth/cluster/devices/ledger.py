@@ -35,7 +35,8 @@ class DeviceLedger:
         self.changes = Changes[tuple[str, str]]()
         # The resourceVersions between which the claim was changed that is set next, as far as known; a binder sets it.
         self.changed_between = (0, 0)
-        # Devices that a second claim's status shows; within a LIST the first one's may be out of date.
+        # Devices that a second claim's status shows, until one of both loses it; within a LIST the first one's may be
+        # out of date.
         self._doubtful: set[str] = set()
         self._shown: dict[str, AllocationResult] = {}
         self._shown_at: dict[str, tuple[int, int]] = {}
@@ -92,6 +93,11 @@ class DeviceLedger:
         """Whether the allocation is assumed for this pod too."""
         known = self._assumed.get(uid)
         return known is not None and pod in known.pods
+
+    @property
+    def doubtful(self) -> frozenset[str]:
+        """Devices that more than one claim's status shows, and that ``take_conflicts`` has not returned yet."""
+        return frozenset(self._doubtful)
 
     def take_conflicts(self) -> list[tuple[str, tuple[str, ...]]]:
         """Devices that more than one claim's status shows since the last call, and the uids of these claims."""
@@ -204,6 +210,8 @@ class DeviceLedger:
         uids = [*table[key]]
         uids.remove(uid)
         table[key] = tuple(uids)
+        if len(uids) < 2:
+            self._doubtful.discard(key)
         if result.share_id is not None:
             consumed = self._consumed[key]
             for name, amount in _amounts(result):

@@ -124,6 +124,7 @@ class PooledSlice:
     per_device: bool
     devices: tuple[PooledDevice, ...]
     counters: tuple[tuple[str, dict[str, Amount]], ...]  # by set, in the slice's order
+    problem: str = ""  # why the slice is left out; then it has no devices
 
     def is_for(self, node: Node | None) -> bool:
         """Whether it concerns the node; None stands for any node that the slice does not name."""
@@ -151,7 +152,7 @@ class NodePool:
     """A pool as one node sees it. ``devices``: of the slices for the node; empty if it is not usable.
 
     ``is_shared``: one object for all nodes that see the same slices. ``is_plain``: its devices are those of one slice,
-    with consecutive numbers, and none is shared or depends on others.
+    with consecutive numbers, and none is shared or depends on others. ``problem``: of a slice that makes it incomplete.
     """
 
     key: PoolKey
@@ -160,10 +161,18 @@ class NodePool:
     binds: bool = False  # some device has binding conditions
     is_shared: bool = False
     is_plain: bool = False
+    problem: str = ""
 
     @property
     def text(self) -> str:
         return f"{self.key[0]}/{self.key[1]}"
+
+    @property
+    def trouble(self) -> str:
+        """What people read of its state; empty if it is usable."""
+        if self.problem:
+            return f"incomplete ({self.problem})"
+        return "" if self.state is PoolState.USABLE else self.state.value
 
 
 class _Pool:
@@ -210,8 +219,9 @@ class _Pool:
         # Slices that disagree on their number are a mistake of the driver.
         if any(each.count != relevant[0].count for each in every):
             return NodePool(key, PoolState.INVALID)
-        if len(every) != relevant[0].count:
-            return NodePool(key, PoolState.INCOMPLETE)
+        problem = next((f"slice {each.name}: {each.problem}" for each in every if each.problem), "")
+        if problem or len(every) != relevant[0].count:
+            return NodePool(key, PoolState.INCOMPLETE, problem=problem)
         with_devices = [each.devices for each in relevant if each.devices]
         # Of one slice the tuple itself, since caches keep it for each node.
         devices = with_devices[0] if len(with_devices) == 1 else tuple(chain.from_iterable(with_devices))
@@ -341,10 +351,10 @@ class DevicePools:
 
     def _add(self, resource_slice: ResourceSlice) -> frozenset[str] | None:
         name = resource_slice.metadata.name
-        if problem := slice_refusal(resource_slice):
+        problem = slice_refusal(resource_slice)
+        if problem:
             self.refused[name] = problem
-            return frozenset()
-        part = self._parts[name] = _part_of(resource_slice, self.numbers)
+        part = self._parts[name] = _part_of(resource_slice, self.numbers, problem)
         self._devices += len(part.devices)
         self._number(part)
         if self.numbers > _MOST_UNUSED + 2 * self._devices:
@@ -358,9 +368,7 @@ class DevicePools:
     def _remove(self, resource_slice: ResourceSlice) -> frozenset[str] | None:
         name = resource_slice.metadata.name
         self.refused.pop(name, None)
-        part = self._parts.pop(name, None)
-        if part is None:
-            return frozenset()
+        part = self._parts.pop(name)
         self._devices -= len(part.devices)
         for device in part.devices:
             self.by_number[device.number] = None
@@ -412,7 +420,7 @@ def _state(pool: NodePool | None) -> PoolState:
     return PoolState.USABLE if pool is None else pool.state
 
 
-def _part_of(resource_slice: ResourceSlice, number: int) -> PooledSlice:
+def _part_of(resource_slice: ResourceSlice, number: int, problem: str) -> PooledSlice:
     spec = resource_slice.spec
     part = PooledSlice(
         name=resource_slice.metadata.name,
@@ -427,9 +435,11 @@ def _part_of(resource_slice: ResourceSlice, number: int) -> PooledSlice:
         devices=(),
         counters=tuple(
             (each.name, {name: exact_or_zero(counter.value) for name, counter in (each.counters or {}).items()})
-            for each in spec.shared_counters or ()
+            for each in (() if problem else spec.shared_counters or ())
         ),
+        problem=problem,
     )
-    devices = [PooledDevice(device, part, number + i) for i, device in enumerate(spec.devices or ())]
+    listed = () if problem else spec.devices or ()
+    devices = [PooledDevice(device, part, number + i) for i, device in enumerate(listed)]
     object.__setattr__(part, "devices", tuple(devices))  # devices and slice refer to each other
     return part

@@ -39,6 +39,12 @@ def resolved_claims(pod: Pod, claims: Objects[ResourceClaim]) -> tuple[ResourceC
     return tuple(found.values())
 
 
+def known_claims(pod: Pod, claims: Objects[ResourceClaim]) -> Iterator[ResourceClaim]:
+    """The pod's claims that are there, whether it can use them or not."""
+    found = (claims.named(name, namespace) for namespace, name in names_of_claims(pod))
+    return (claim for claim in found if claim is not None)
+
+
 def claim_names(pod: Pod) -> Iterator[str]:
     """The names of the pod's claims that are known so far."""
     names = (_name_of(pod, entry)[0] for entry in pod.spec.resource_claims or ())
@@ -61,8 +67,8 @@ def _is_controlled_by(claim: ResourceClaim, pod: Pod) -> bool:
 
 def check_requests(claim: ResourceClaim, snapshot: Snapshot) -> Status | None:
     """Why the claim cannot be allocated on any node."""
-    if claim.spec.is_left_out:
-        return Status.unresolvable(f"resource claim {claim.key} is too large for a message of NATS")
+    if claim.spec.left_out:
+        return Status.unresolvable(f"resource claim {claim.key} {claim.spec.left_out}")
     for request in claim.spec.devices.requests or ():
         if request.exactly is not None:
             named = [(request.name, request.exactly.device_class_name)]
@@ -73,8 +79,10 @@ def check_requests(claim: ResourceClaim, snapshot: Snapshot) -> Status | None:
         for name, device_class in named:
             if not device_class:
                 return Status.error(f"request {name}: unsupported request type")
-            if snapshot.objects(DeviceClass).named(device_class) is None:
-                return Status.unresolvable(f"request {name}: device class {device_class} does not exist")
+            found = snapshot.objects(DeviceClass).named(device_class)
+            if found is None or found.spec.left_out:
+                problem = "does not exist" if found is None else found.spec.left_out
+                return Status.unresolvable(f"request {name}: device class {device_class} {problem}")
     return None
 
 

@@ -62,10 +62,12 @@ from berth.plugins.dynamicresources.claims import (
     binding_of,
     is_reserved_for,
     is_too_late,
+    known_claims,
     may_be_freed_for,
     may_be_left_by,
     names_of_claims,
     resolved_claims,
+    unread_reason,
 )
 from berth.plugins.dynamicresources.extended import (
     IN_MEMORY,
@@ -138,6 +140,7 @@ class DynamicResources(
     depends_on_pods = False
     too_late = "device binding timeout"
     late_is_error = True
+    explains_errors = True
     wait_event = ("BindingConditionsPending", "waiting for binding conditions for device on node {node}")
 
     def __init__(self, args: DynamicResourcesArgs) -> None:
@@ -230,23 +233,24 @@ class DynamicResources(
         return PostFilterResult(message=DELETED if freed.is_deleted else DEALLOCATED)
 
     def may_free_claim(self, pod: Pod, snapshot: Snapshot) -> bool:
-        claims = resolved_claims(pod, snapshot.objects(ResourceClaim))
-        if isinstance(claims, Status):
+        if unread_reason(snapshot):
             return False
+        claims = known_claims(pod, snapshot.objects(ResourceClaim))
         if any(claim.status.allocation is not None and may_be_left_by(claim, pod) for claim in claims):
             return True
         return bool(ExtendedResources.of(snapshot)) and ExtendedClaims.of(snapshot).of_pod(pod) is not None
 
-    def claim_to_free(self, state: CycleState, pod: Pod) -> FreeClaim | None:
+    def claim_to_free(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> FreeClaim | None:
         """The claim whose devices no node of the cycle could use, or which is reserved for this pod.
 
-        One that others have reserved too loses this pod's reservation: two pods would each wait for the other's end.
+        One that others have reserved too loses this pod's reservation: two pods would each wait for the other's end. A
+        pod that lacks another claim gives up its reservations as well.
         """
         freed = self._claim_to_free(state, pod, may_be_left_by)
-        claims = state.find(CLAIMS)
-        if freed is not None or claims is None:
+        if freed is not None:
             return freed
-        return next((FreeClaim(claim=_name_of(claim)) for claim in claims.claims if is_reserved_for(claim, pod)), None)
+        claims = known_claims(pod, snapshot.objects(ResourceClaim))
+        return next((FreeClaim(claim=_name_of(claim)) for claim in claims if is_reserved_for(claim, pod)), None)
 
     @staticmethod
     def _claim_to_free(

@@ -14,6 +14,7 @@ from berth.cluster.devices.users import users_of
 from berth.cluster.nodes import Mask, RejectedNodes
 from berth.cluster.snapshot import Snapshot
 from berth.framework.interface import RemedySentence
+from berth.framework.status import Code
 from berth.plugins.dynamicresources.answers import NodeAnswers
 from berth.plugins.dynamicresources.candidates import Candidates
 from berth.plugins.dynamicresources.extended import IN_MEMORY
@@ -25,7 +26,7 @@ _MOST_NAMED: Final = 3  # devices in a sentence
 _MOST_USERS: Final = 2  # pods of one device
 _MOST_CHARACTERS: Final = 80  # of an expression
 
-UPDATED, NONE, NO_MATCH, TAKEN, TOGETHER = range(5)
+FAILED, UPDATED, NONE, NO_MATCH, TAKEN, TOGETHER = range(6)
 
 
 @dataclass(slots=True)
@@ -43,6 +44,7 @@ class _Obstacle:
     why: dict[str, int] = field(default_factory=dict)
     taken: list[tuple[str, str, PooledDevice, str]] = field(default_factory=list)
     pool: NodePool | None = None
+    failure: str = ""  # of an expression, with its device
 
 
 def remedies_of(
@@ -69,6 +71,8 @@ class _Look:
         node = answers.snapshot.node_at(row)
         self._node = "" if node is None else node.metadata.name
         views = () if node is None else answers.views(row, node)
+        code, _ = answers.statuses[int(answers.codes[row])]
+        self._failure = next(self._failures(views), "") if code is Code.ERROR else ""
         self._of_class = [
             device
             for view in views
@@ -95,6 +99,16 @@ class _Look:
             -1,
         )
 
+    def _failures(self, views: Iterable[NodePool]) -> Iterator[str]:
+        """The expressions that cannot be evaluated, each with its device and the error."""
+        for device in (device for view in views for device in view.devices):
+            place = self._failed(device)
+            if place >= 0:
+                expression = self._answers.plan.expressions[self._request.selectors[place][1]]
+                answer = expression.of(device)
+                if isinstance(answer, str):
+                    yield f"{_short(expression.expression)} fails on {_name(device, self._node)}: {answer}"
+
     def _hindrances(self, usage: Usage, candidates: Candidates) -> Iterator[tuple[str, PooledDevice, str]]:
         request = self._request
         for i in self._matching:
@@ -111,6 +125,8 @@ class _Look:
                 yield "counters", device, "shares what others of its pool have taken"
 
     def _kind(self) -> int:
+        if self._failure:
+            return FAILED
         request, matching = self._request, len(self._matching)
         wanted = max(1, matching) if request.takes_all else request.count
         if self._candidates.trouble is not None and (matching < wanted or request.takes_all):
@@ -125,6 +141,7 @@ class _Look:
         obstacle.most = max(obstacle.most, len(self._matching))
         obstacle.taken += [(kind, self._node, device, text) for kind, device, text in self._taken]
         obstacle.pool = obstacle.pool or self._candidates.trouble
+        obstacle.failure = obstacle.failure or self._failure
         matching = {self._candidates.devices[i].key for i in self._matching}
         for device in self._of_class if self.kind == NO_MATCH else ():
             if device.key not in matching:
@@ -148,9 +165,12 @@ def _sentence(
     before = f"asks for {asked} of class {request.device_class.metadata.name} ({whose}); "
     match = _match(obstacle.matching, obstacle.devices)
     after = ""
-    if kind == UPDATED and obstacle.pool is not None:
+    if kind == FAILED:
+        before += "a selector cannot be evaluated on"
+        after = f"where {obstacle.failure}"
+    elif kind == UPDATED and obstacle.pool is not None:
         before += f"{match} on"
-        after = f"where pool {obstacle.pool.text} is {obstacle.pool.state.value}"
+        after = f"where pool {obstacle.pool.text} is {obstacle.pool.trouble}"
     elif kind in (NONE, NO_MATCH):
         before += f"{match}{f', at most {obstacle.most} together,' if obstacle.matching else ''} on"
         after = f"where {_unmet(obstacle.why)}" if obstacle.why else ""

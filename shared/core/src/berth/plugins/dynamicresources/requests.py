@@ -195,6 +195,8 @@ class _Compiler:
         device_class = self._class_of(part.device_class_name)
         if device_class is None:
             raise PlanError(f"{where}: could not retrieve device class {part.device_class_name}")
+        if device_class.spec.left_out:  # of an extended resource; claims are rejected before
+            raise PlanError(f"{where}: device class {part.device_class_name} {device_class.spec.left_out}")
         if part.allocation_mode not in (EXACT_COUNT, ALL, ""):
             raise PlanError(f"{where}: unsupported count mode {part.allocation_mode}")
         of_class = f"class {device_class.metadata.name}: "
