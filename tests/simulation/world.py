@@ -20,7 +20,7 @@ from berth.framework.interface import Nomination
 from berth.framework.preemption import Evictions
 from berth.framework.profile import Profile
 from berth.lifecycle.process import Process
-from berth.messages.livedata import Bandwidth
+from berth.messages.livedata import NodeSample
 from berth.profiles.configuration import profiles_of
 from berth.ranking.ranker import Ranker
 from berth.settings.settings import NatsSettings, Numbers, Settings
@@ -91,7 +91,7 @@ class QuietLinks:
     async def poll(self, nodes: MirroredNodes) -> MatchedSamples:
         now = patches.true_time()
         sampled_at = now - (now - patches.EPOCH + self._offset) % SCRAPE
-        sample = Bandwidth(receive=1e6, transmit=1e6, capacity=1.25e8, sampled_at=sampled_at)
+        sample = NodeSample(receive=1e6, transmit=1e6, capacity=1.25e8, sampled_at=sampled_at)
         measured = (name for name in sorted(nodes.names.names) if crc32(name.encode()) % 3 != self._left_out)
         return MatchedSamples(found=NodeSamples(samples=dict.fromkeys(measured, sample)))
 

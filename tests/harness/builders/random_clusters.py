@@ -37,7 +37,7 @@ from berth.api.pod import (
 from berth.api.workloads import Namespace
 from berth.cluster.columns import EVERY_ADDRESS
 from berth.cluster.snapshot import Snapshot
-from berth.messages.livedata import Bandwidth
+from berth.messages.livedata import NodeSample
 from berth.plugins.nodedeclaredfeatures import RESTART_ALL, USERS_WITH_HOST_NETWORK
 from harness.builders.random_objects import (
     HOSTNAME,
@@ -275,7 +275,7 @@ metadata = st.builds(
 )
 pods = st.builds(Pod, metadata=metadata, spec=any_specs)
 samples = st.builds(
-    Bandwidth,
+    NodeSample,
     receive=st.none() | st.sampled_from([0.0, 1e6, 2.5e7]),
     transmit=st.none() | st.sampled_from([0.0, 3e6]),
     capacity=st.none() | st.sampled_from([1.25e7, 1.25e8]),
@@ -305,10 +305,10 @@ def _having(known: Known) -> Event:
     return lambda snapshot: snapshot.objects(known.struct).set(known.key, known.thing)
 
 
-def _sampling(node: str, sample: Bandwidth | None) -> Event:
+def _sampling(node: str, sample: NodeSample | None) -> Event:
     def sampled(snapshot: Snapshot) -> None:
         snapshot.live.observe_time(NOW)
-        snapshot.live.set_bandwidth(QUERY.token, node, sample)
+        snapshot.live.set_sample(QUERY.token, node, sample)
 
     return sampled
 

@@ -17,7 +17,7 @@ from berth.cluster.buckets import LiveDataReader
 from berth.cluster.snapshot import Snapshot
 from berth.lifecycle.process import Process
 from berth.messages.attempts import MirrorEntry, encode_entry
-from berth.messages.livedata import BANDWIDTH, Bandwidth, LiveSource, decode_bandwidth
+from berth.messages.livedata import BANDWIDTH, LiveSource, NodeSample, decode_sample
 from berth.messages.subjects import Term, key
 from berth_metrics_collector.service import serve
 from berth_metrics_collector.settings import CollectorSettings
@@ -60,12 +60,14 @@ class CollectorWorld:
         self.snapshot.remove_node(name)
         await self.session.purge("cluster", key("node", name))
 
-    async def sample(self, node: str) -> Bandwidth | None:
+    async def sample(self, node: str) -> NodeSample | None:
         """The node's sample in the bucket."""
         entry = await self.session.get("bandwidth", key(self.query.token, node))
-        return decode_bandwidth(entry.data) if entry is not None and entry.data is not None else None
+        return decode_sample(entry.data) if entry is not None and entry.data is not None else None
 
-    async def until(self, condition: Callable[[Bandwidth | None], bool], node: str, seconds: float = 30.0) -> Bandwidth:
+    async def until(
+        self, condition: Callable[[NodeSample | None], bool], node: str, seconds: float = 30.0
+    ) -> NodeSample:
         """Wait until the node's sample meets the condition."""
         async with asyncio.timeout(seconds):
             while not condition(sample := await self.sample(node)):  # noqa: ASYNC110 - a bucket has no event

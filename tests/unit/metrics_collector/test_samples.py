@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from berth.api.config.networktraffic import BandwidthQuery
-from berth.messages.livedata import Bandwidth, decode_bandwidth, encode_bandwidth
+from berth.messages.livedata import NodeSample, decode_sample, encode_sample
 from berth_metrics_collector.devices import DeviceFacts
 from berth_metrics_collector.prometheus import SampleRow
 from berth_metrics_collector.samples import (
@@ -30,7 +30,7 @@ def samples(traffic: TrafficValues, inventory: Inventory, capacity: float | None
     return node_samples(traffic, inventory, dict.fromkeys(traffic.targets, "a"), capacities, QUERY)
 
 
-def sample(traffic: TrafficValues, inventory: Inventory) -> Bandwidth | None:
+def sample(traffic: TrafficValues, inventory: Inventory) -> NodeSample | None:
     return samples(traffic, inventory).samples.get("a")
 
 
@@ -49,7 +49,7 @@ def every_second(**more) -> Inventory:
     return Inventory(interval={"node": 1.0}, **more)
 
 
-def receive(found: Bandwidth | None) -> float | None:
+def receive(found: NodeSample | None) -> float | None:
     assert found is not None
     return found.receive
 
@@ -225,7 +225,7 @@ def test_a_capacity_that_readers_refuse_is_unknown_and_the_rates_stay(announced,
     made = series(*((NODE, name, 1.0, 0, True) for name in names))
     speed = {(NODE, name): capacity for name, capacity in zip(names, reported, strict=True)}
     found = samples(made, every_second(speed=speed), announced).samples["a"]
-    assert decode_bandwidth(encode_bandwidth(found)) == found
+    assert decode_sample(encode_sample(found)) == found
     assert (found.receive, found.capacity) == (float(len(reported)), None)
 
 

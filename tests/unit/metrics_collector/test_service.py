@@ -13,7 +13,7 @@ from berth.api.config.networktraffic import BandwidthQuery
 from berth.bus.interface import BusRefusedError, Entry, Session, WrongLastSequenceError
 from berth.exits import UsageError
 from berth.lifecycle.process import Process
-from berth.messages.livedata import Bandwidth, encode_bandwidth
+from berth.messages.livedata import NodeSample, encode_sample
 from berth.messages.subjects import key
 from berth_metrics_collector import samplestore, service
 from berth_metrics_collector.nodenames import MirroredNodes
@@ -170,11 +170,11 @@ async def test_what_somebody_else_has_written_ends_before_the_next_scrape(promet
     monkeypatch.setattr(service, "CHECK_SECONDS", 0.02)
     async with collecting(QUERY, node_at("a"), node_at("c"), interval=timedelta(hours=1)) as world:
         first = await world.until(lambda sample: sample is not None, "a")
-        forged = Bandwidth(receive=1e9, sampled_at=first.sampled_at + timedelta(seconds=1))
+        forged = NodeSample(receive=1e9, sampled_at=first.sampled_at + timedelta(seconds=1))
         for node in ("a", "c", "x"):
-            await world.session.put("bandwidth", f"{TOKEN}.{node}", encode_bandwidth(forged))
+            await world.session.put("bandwidth", f"{TOKEN}.{node}", encode_sample(forged))
         await world.until(lambda sample: sample == first, "a")
-        columns = world.snapshot.live.bandwidth(TOKEN)
+        columns = world.snapshot.live.samples(TOKEN)
         await until(lambda: columns.samples() == {"a": first})
         await world.session.purge("bandwidth", f"{TOKEN}.a")
         await world.until(lambda sample: sample == first, "a")
@@ -193,7 +193,7 @@ async def test_the_sample_of_a_deleted_node_is_removed(prometheus):
     async with collecting(QUERY, node_at("a"), node_at("b"), interval=QUICKLY) as world:
         await world.until(lambda sample: sample is not None, "a")
         await world.remove("a")
-        columns = world.snapshot.live.bandwidth(TOKEN)
+        columns = world.snapshot.live.samples(TOKEN)
         await until(lambda: columns.sample("a") is None)
         assert await world.sample("b") is not None
 
@@ -203,7 +203,7 @@ async def test_a_node_that_returns_after_its_marker_expired_is_written(prometheu
     async with collecting(QUERY, node_at("a"), node_at("b"), interval=QUICKLY, clock=clock) as world:
         await world.until(lambda sample: sample is not None, "a")
         await world.remove("a")
-        columns = world.snapshot.live.bandwidth(TOKEN)
+        columns = world.snapshot.live.samples(TOKEN)
         await until(lambda: columns.sample("a") is None)
         clock.advance(timedelta(hours=2))
         prometheus.scraped_at = NOW + 15
@@ -242,7 +242,7 @@ async def test_what_nats_refuses_once_is_done_in_the_next_round_on_the_same_sess
             prometheus.scraped_at = NOW + 15
             await world.until(lambda sample: sample is not None and sample.sampled_at.timestamp() > NOW, "a", seconds=5)
             await world.remove("a")
-            columns = world.snapshot.live.bandwidth(TOKEN)
+            columns = world.snapshot.live.samples(TOKEN)
             await until(lambda: columns.sample("a") is None)
             assert len(world.bus.sessions) == 2  # the test's and the collector's
     reasons = [line["reason"] for line in logs if "reason" in line]

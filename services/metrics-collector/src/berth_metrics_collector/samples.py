@@ -16,7 +16,7 @@ from typing import Final
 
 from berth.api.config.networktraffic import BandwidthQuery
 from berth.messages.livedata import MAX_RATE as MAX_CAPACITY
-from berth.messages.livedata import MIN_CAPACITY, Bandwidth, utc_time
+from berth.messages.livedata import MIN_CAPACITY, NodeSample, utc_time
 from berth_metrics_collector.devices import DeviceFacts, counted_devices
 from berth_metrics_collector.prometheus import SampleRow
 
@@ -78,7 +78,7 @@ class Inventory:
 class NodeSamples:
     """Samples by node, with what there is to report."""
 
-    samples: Mapping[str, Bandwidth] = field(default_factory=dict)
+    samples: Mapping[str, NodeSample] = field(default_factory=dict)
     duplicates: tuple[str, ...] = ()  # nodes with several series of one device; the one scraped last counts
     differing: tuple[str, ...] = ()  # the labels in which these differ
 
@@ -162,7 +162,7 @@ def _correction(key: Device, traffic: TrafficValues, interval: float | None, ran
 
 def _sample(
     readings: Mapping[str, list[_Reading]], inventory: Inventory, announced: float | None, *, only_own: bool
-) -> Bandwidth | None:
+) -> NodeSample | None:
     """Add up a node's devices, each by the series that was scraped last."""
     newest = {device: max(found, key=lambda one: one.age_order) for device, found in readings.items()}
     facts: dict[str, DeviceFacts] = {}
@@ -176,7 +176,7 @@ def _sample(
         return None
     speeds = [inventory.speed.get((newest[device].target, device)) for device in counted]
     capacity = announced or (_sum(speeds) if all(speeds) else None)
-    return Bandwidth(
+    return NodeSample(
         receive=receive,
         transmit=transmit,
         # Readers would refuse the whole sample with another capacity.

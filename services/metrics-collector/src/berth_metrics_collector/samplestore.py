@@ -19,7 +19,7 @@ import msgspec
 
 from berth.bus.interface import Entry
 from berth.errors import DecodeError
-from berth.messages.livedata import Bandwidth, decode_bandwidth
+from berth.messages.livedata import NodeSample, decode_sample
 from berth.messages.subjects import key, parse_key
 
 # An own sample that is newer by more than this was sampled by a clock that has been set back.
@@ -41,7 +41,7 @@ class SampleWrite:
 
     node: str
     key: str
-    sample: Bandwidth
+    sample: NodeSample
     expected: int
 
 
@@ -57,7 +57,7 @@ class SampleRemoval:
 @dataclass(slots=True, kw_only=True)
 class _StoredSample:
     sequence: int
-    sample: Bandwidth | None  # ``None`` for a removal or an undecodable sample, which is overwritten
+    sample: NodeSample | None  # ``None`` for a removal or an undecodable sample, which is overwritten
     # The time at which NATS stored it. A sample from the future counts as one of then, as readers count it.
     stored_at: datetime | None = None
     is_removed: bool = False
@@ -75,7 +75,7 @@ class SampleStore:
     def __init__(self, query: str) -> None:
         self.query = query
         self.author = uuid.uuid4().hex[:8]
-        self._own: dict[str, Bandwidth] = {}
+        self._own: dict[str, NodeSample] = {}
         self._has_measured = False
         self._wrote_at = float("-inf")
         self.begin()
@@ -103,7 +103,7 @@ class SampleStore:
             if len(self._received_at) > MAX_PEERS:
                 del self._received_at[next(iter(self._received_at))]
 
-    def measured(self, samples: Mapping[str, Bandwidth], nodes: Collection[str]) -> None:
+    def measured(self, samples: Mapping[str, NodeSample], nodes: Collection[str]) -> None:
         """Take over what Prometheus has answered. A node without a new sample keeps its last while it exists."""
         self._has_measured = True
         for node in self._own.keys() - nodes:
@@ -160,7 +160,7 @@ class SampleStore:
         """The number of nodes with a sample of any age."""
         return sum(stored.sample is not None for stored in self._by_node.values())
 
-    def _is_due(self, node: str, sample: Bandwidth, now: float) -> bool:
+    def _is_due(self, node: str, sample: NodeSample, now: float) -> bool:
         stored = self._by_node.get(node)
         if stored is None or stored.sample is None:
             return True
@@ -194,10 +194,10 @@ class SampleStore:
         return stored.sequence if stored is not None else 0
 
 
-def _decoded(data: bytes | None) -> Bandwidth | None:
+def _decoded(data: bytes | None) -> NodeSample | None:
     if data is None:
         return None
     try:
-        return decode_bandwidth(data)
+        return decode_sample(data)
     except DecodeError:
         return None

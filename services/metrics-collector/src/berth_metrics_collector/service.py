@@ -23,7 +23,7 @@ from berth.bus.topology import BANDWIDTH, CLUSTER, COMPARED
 from berth.errors import TemporaryError
 from berth.lifecycle.process import Process, run_until
 from berth.lifecycle.sessions import present, serve_each_session
-from berth.messages.livedata import encode_bandwidth
+from berth.messages.livedata import encode_sample
 from berth.observability.health import Condition
 from berth.observability.logging import get_logger
 from berth_metrics_collector.nodenames import MirroredNodes
@@ -221,7 +221,7 @@ class Collector:
         return ""
 
     async def _put(self, store: SampleStore, write: SampleWrite) -> None:
-        data = encode_bandwidth(write.sample)
+        data = encode_sample(write.sample)
         sequence = await self._session.put(BANDWIDTH, write.key, data, expected=write.expected)
         store.written(write, sequence, self._process.clock.now())
         self._written += 1

@@ -40,7 +40,7 @@ from berth.messages.attempts import (
     encode_entry,
     encode_watermark,
 )
-from berth.messages.livedata import decode_bandwidth, encode_bandwidth
+from berth.messages.livedata import decode_sample, encode_sample
 from berth.messages.subjects import PodSubject, key, parse_key
 from berth.plugins.registry import BUILT_IN
 from berth_cli.recording.configuration import recorded_configuration
@@ -123,7 +123,7 @@ class Anonymiser:
                 return encode(self._struct(decode(payload, _STREAMS[record.source])))
             if record.source == CLUSTER:
                 return self._mirrored(parse_key(record.subject)[0], payload)
-            return encode_bandwidth(decode_bandwidth(payload)) if record.source == BANDWIDTH else _EMPTY
+            return encode_sample(decode_sample(payload)) if record.source == BANDWIDTH else _EMPTY
         except DecodeError:
             return _EMPTY
 
