@@ -15,8 +15,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from berth.api.config.nodeload.queries import MeasuredResource, Statistic
 from berth.cluster.columns import NO_NODE, NodeColumns, Rows, grown
-from berth.messages.livedata import MeasuredResource, NodeSample, Statistic
+from berth.messages.livedata import NodeSample
 
 T = TypeVar("T")
 

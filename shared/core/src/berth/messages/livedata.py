@@ -50,10 +50,6 @@ class MeasuredUsage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     p99: float | None = None
 
 
-Statistic = Literal["average", "deviation", "p50", "p90", "p95", "p99"]  # the fields of MeasuredUsage
-MeasuredResource = Literal["cpu", "memory"]  # the fields of NodeSample with a MeasuredUsage
-
-
 class NodeSample(Versioned, frozen=True, kw_only=True):
     """What one query has measured on one node: its network, or its CPU and memory. ``None`` is unknown, never 0.
 
