@@ -23,6 +23,7 @@ from berth.api.config.nodeload.queries import (
 from berth.api.config.types import Args, Point
 
 NAME: Final = "LoadAwareScheduling"
+# Files name PreFilter and Reserve too, where theirs computes estimates and counts assumed pods, as the Snapshot does.
 POINTS: Final = (Point.PRE_FILTER, Point.FILTER, Point.SCORE, Point.RESERVE)
 
 _DEFAULT_THRESHOLDS: Final[Mapping[str, int]] = {"cpu": 65, "memory": 95}
