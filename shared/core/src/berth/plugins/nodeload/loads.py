@@ -66,7 +66,8 @@ class NodeLoads:
         self, snapshot: Snapshot, reading: LoadReading, estimate: PodEstimate, *, hold_seconds: float = 0.0
     ) -> None:
         self._snapshot = snapshot
-        self._reading = reading
+        self._statistic = reading.statistic
+        self._token = reading.query.token  # computed by each call
         self._maximum_age = reading.maximum_age.total_seconds()
         self._range = reading.query.time_range.total_seconds()
         self._hold = hold_seconds
@@ -118,7 +119,7 @@ class NodeLoads:
 
     @property
     def _samples(self) -> SampleColumns:
-        return self._snapshot.live.samples(self._reading.query.token)
+        return self._snapshot.live.samples(self._token)
 
     def _missing(self, placed: PlacedPod) -> Estimate | None:
         share = self.missing_share(placed)
@@ -141,7 +142,7 @@ class NodeLoads:
 
     def _measure(self, resource: MeasuredResource) -> Measured:
         columns, samples = self._snapshot.columns, self._samples
-        amount = samples.usage(resource, self._reading.statistic)
+        amount = samples.usage(resource, self._statistic)
         allocatable = np.maximum(columns.allocatable.of(resource), 1.0)
         known = columns.exists & (self._snapshot.live.now - samples.sampled_at <= self._maximum_age) & ~np.isnan(amount)
         count = int(np.count_nonzero(known))
@@ -159,16 +160,14 @@ class NodeLoads:
         column: Amount = self._newcomers.columns[MEASURED.index(resource)]
         return column
 
-    def used(self, resource: MeasuredResource) -> Amount:
-        """float64[capacity]: measured, or the mean, and the newcomers."""
-        return self.measured(resource).amount + self.newcomers(resource)
-
     def age_seconds(self, row: int) -> float:
         """The age of the row's sample; NaN without one."""
         return float(np.maximum(0.0, self._snapshot.live.now - self._samples.sampled_at[row]))
 
     def newcomers_on(self, row: int) -> int:
         """How many pods of the row count with an estimate."""
+        if not self._newcomers.columns[:, row].any():
+            return 0
         return sum(self._missing(placed) is not None for placed in self._snapshot.placed_on_row(row))
 
 

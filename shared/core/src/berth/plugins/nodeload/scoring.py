@@ -81,10 +81,15 @@ class LoadScore(VectorScorePlugin, ExplainingPlugin):
         if not known:
             return np.zeros(len(nodes), dtype=np.int64)
         added = dict(zip(MEASURED, self.estimate(state, pod), strict=True))
-        used = {resource: nodes.take(loads.used(resource)) + pods * added[resource] for resource in known}
-        allocatable = {resource: nodes.take(loads.measured(resource).allocatable) for resource in known}
+        used, allocatable = {}, {}
+        for resource in known:
+            measured = loads.measured(resource)
+            used[resource] = (
+                nodes.take(measured.amount) + nodes.take(loads.newcomers(resource)) + pods * added[resource]
+            )
+            allocatable[resource] = nodes.take(measured.allocatable)
         points = self.points(pod, nodes, Loads(used=used, allocatable=allocatable))
-        return np.floor(points + _ROUNDING).astype(np.int64)
+        return (points + _ROUNDING).astype(np.int64)
 
     def explain(self, state: CycleState, pod: Pod, node: NodeInfo) -> str:
         """For people: measured use, its age, and the estimates."""
@@ -195,7 +200,7 @@ class LoadFilter(VectorFilterPlugin, EnqueueExtensions):
         for bit, resource in enumerate(MEASURED):
             if resource in percents:
                 measured = loads.measured(resource)
-                share = 100 * (loads.used(resource) + added[bit]) / measured.allocatable
+                share = 100 * (measured.amount + loads.newcomers(resource) + added[bit]) / measured.allocatable
                 refused = measured.known & (np.floor(share + 0.5) > percents[resource])
                 bits |= nodes.take(refused).astype(np.int64) << bit
         return Verdicts.of_bits(bits, len(MEASURED), _refusal)
