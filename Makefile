@@ -102,6 +102,10 @@ bench-wire: setup  ## measure what a message on the bus costs a client, with nat
 bench-requeue: setup  ## measure what an event costs the watcher while thousands of pods wait, and its queue with 200,000
 	PYTHONPATH=tests $(BIN)/python -m bench.requeue $(ARGS)
 
+.PHONY: bench-collector
+bench-collector: setup  ## measure the CPU time of the metrics collector for an interval, in a cluster of 5,000 nodes
+	PYTHONPATH=tests $(BIN)/python -m bench.collector $(ARGS)
+
 bench-tenant: setup  ## measure how long one tenant's pod waits while another creates as much as the API server lets him
 	PYTHONPATH=tests $(BIN)/python -m bench.tenant $(ARGS)
 

@@ -82,7 +82,7 @@ from berth_cli.replayed.comparison import RecordedSource, TwoClusters
 from berth_cli.simulate.documents import documents
 from berth_metrics_collector.devices import counted_devices
 from berth_metrics_collector.nodenames import NodeNames
-from berth_metrics_collector.prometheus import PrometheusError, query_rows
+from berth_metrics_collector.prometheus import SourceError, decode_rows, query_rows
 from berth_metrics_collector.samples import (
     DeviceRows,
     device_facts,
@@ -314,6 +314,7 @@ class _Answered(requests.Session):
     def request(self, *_args: object, **_kwargs: object) -> requests.Response:
         response = requests.Response()
         response.status_code, response.raw = 200, io.BytesIO(self._body)
+        decode_rows(response)
         return response
 
 
@@ -560,7 +561,7 @@ TARGETS: dict[str, Target] = {
     ),
     "fact": Target(live, [json({"sampled_at": "2026-01-01T00:00:00Z", "value": [1, {"a": 2.5}]})]),
     "bandwidth": Target(bandwidth, [json(NodeSample(receive=1.0, transmit=2.0, capacity=3.0, sampled_at=NOW))]),
-    "metrics answer": Target(answer, [json(VECTOR)], (PrometheusError,)),
+    "metrics answer": Target(answer, [json(VECTOR)], (SourceError,)),
     "configuration": Target(configuration, [CONFIGURATION.encode()], (ConfigurationError,)),
     "name": Target(names, [b"berth.ranked.berth.default.web.0", b"u.1.1", b"node.n=2E1", b"12345"]),
     "text": Target(shown, ["a\x1b[2J \u202e nats://u:p@h:1 \U000e0041".encode()]),

@@ -21,7 +21,8 @@ from berth.api.config.types import File
 from berth.profiles.installed import known_plugins
 from berth.settings.file import file_values, public_configuration
 from berth.settings.sources import SettingsError, read_settings
-from berth_metrics_collector.queries import configured_queries, maximum_ages, traffic_queries
+from berth_metrics_collector.queries import traffic_queries
+from berth_metrics_collector.settings import maximum_ages, traffic_queries_of
 from berth_watcher.settings import watcher_settings
 from fuzz.fields import ANY, MISSING, Odd, Path, at, odd_values, struct_fields, with_value
 from fuzz.ordinary import Body, asking_for_the_slot, cluster, plain_pod
@@ -329,7 +330,7 @@ def check_services(read: KubeSchedulerConfiguration) -> None:
     public_configuration(read, settings)
     watcher_settings(settings, read)
     digests(read)
-    for query in configured_queries(read):
+    for query in traffic_queries_of(read):
         traffic_queries(query)
     maximum_ages(read)
     again = load(msgspec.json.encode(as_document(read)).decode(), known=known_plugins(), preset=DEFAULT)

@@ -15,14 +15,14 @@ from berth.bus.session import NatsBus, NatsSession
 from berth.lifecycle.process import Process
 from berth.messages.livedata import NodeSample, decode_sample, encode_sample
 from berth.messages.subjects import key
-from berth_metrics_collector.service import serve
+from berth_metrics_collector.service import MeasuredQuery, serve
 from berth_metrics_collector.settings import CollectorSettings
 from berth_sim.cluster import SimulatedCluster
 from berth_sim.nodes import node_manifests
 from harness.fakes.recording_meter import RecordingMeter
 from harness.servers.bus_users import bus_of_users, inbox_of, password_of, settings_of
 from harness.servers.nats_server import NatsServer
-from harness.worlds.collector_world import mirrored, node_at
+from harness.worlds.collector_world import by_prometheus, mirrored, node_at
 from harness.worlds.hostile_clients import client_of
 
 pytestmark = pytest.mark.requires("nats-server")
@@ -44,7 +44,8 @@ async def collector(server: NatsServer, query: BandwidthQuery) -> AsyncIterator[
     """A collector that asks Prometheus once: no later round replaces what somebody has written."""
     process = Process(name="metrics-collector", metrics=RecordingMeter())
     settings = CollectorSettings(interval=timedelta(hours=1))
-    task = asyncio.create_task(serve(process, NatsBus(settings_of(server, "collector")), [query], settings))
+    source = MeasuredQuery.of(query, by_prometheus()(query), timedelta(minutes=5))
+    task = asyncio.create_task(serve(process, NatsBus(settings_of(server, "collector")), [source], settings))
     try:
         yield
     finally:

@@ -33,6 +33,8 @@ _NAME_TYPES: Final = ("Hostname", "InternalDNS", "ExternalDNS")
 _HOSTNAME_LABEL: Final = "kubernetes.io/hostname"
 _URL: Final = re.compile(r"(?:\w+://)?([^/]*).*", re.DOTALL)
 
+_MOST_FOUND: Final = 32_768  # exporters that are remembered, more than a cluster has: names may change at every scrape
+
 Address = IPv4Address | IPv6Address
 
 
@@ -63,11 +65,11 @@ class MirroredNodes:
             _, name = parse_key(entry.key)
             if entry.data is None:
                 self._nodes.pop(name, None)
+                self._names = None
             else:
                 self._set(name, decode_json(_nodes, decode_entry(entry.data).object, "a node"))
         except DecodeError as exc:
             log.warning("a node could not be decoded", key=entry.key, reason=str(exc))
-        self._names = None
 
     async def arrived_after(self, arrivals: int) -> None:
         """Wait until ``arrivals`` exceeds this number."""
@@ -79,7 +81,16 @@ class MirroredNodes:
             self.arrivals += 1
             self._arrived.set()
             self._arrived = asyncio.Event()
+        elif _names_of(self._nodes[name]) == _names_of(node):
+            return  # a change of its status, as nodes have every few minutes: names of 5,000 cost 0.1 s of CPU
         self._nodes[name] = node
+        self._names = None
+
+
+def _names_of(node: Node) -> object:
+    """Everything that NodeNames reads."""
+    annotation = (node.metadata.annotations or {}).get(LINK_CAPACITY_ANNOTATION)
+    return annotation, (node.metadata.labels or {}).get(_HOSTNAME_LABEL), node.status.addresses
 
 
 class NodeNames:
@@ -87,6 +98,7 @@ class NodeNames:
 
     def __init__(self, nodes: Iterable[Node]) -> None:
         listed = list(nodes)
+        self._found: dict[tuple[Target, str], str | None] = {}  # what node_of has found
         self.names = frozenset(node.metadata.name for node in listed)
         # Bytes per second from annotations, which precede the capacity that the network card reports.
         self.capacities = {
@@ -107,7 +119,12 @@ class NodeNames:
         }
 
     def node_of(self, target: Target, nodename: str) -> str | None:
-        return self._find(target.label) or self._find(nodename) or self._find(target.instance)
+        asked = target, nodename
+        if asked not in self._found:
+            if len(self._found) >= _MOST_FOUND:
+                self._found.clear()
+            self._found[asked] = self._find(target.label) or self._find(nodename) or self._find(target.instance)
+        return self._found[asked]
 
     def _find(self, text: str) -> str | None:
         host = host_of(text).lower()
