@@ -29,7 +29,7 @@ export SSL_CERT_FILE ?= $(PIP_CERT)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run up test bench bench-drain bench-latency bench-cycle bench-requests bench-requeue bench-placement bench-tenant bench-failover bench-recovery simulate-faults faults soak fuzz krew audit check lint format types layers spelling lock-current lock clean
+.PHONY: help setup run up test bench bench-drain bench-latency bench-cycle bench-requests bench-requeue bench-placement bench-herd bench-tenant bench-failover bench-recovery simulate-faults faults soak fuzz krew audit check lint format types layers spelling lock-current lock clean
 
 # A target is listed with the others of its kind; what no pattern matches is for a release.
 help:  ## list the targets
@@ -135,6 +135,9 @@ soak: setup  ## let pods come and go among faults for half an hour, and look whe
 
 bench-placement: setup  ## compare the placement by one and by many scorers on the real pipeline, and count repeated rankings
 	PYTHONPATH=tests $(BIN)/python -m bench.placement $(ARGS)
+
+bench-herd: setup  ## compare where a burst of pods goes by measured load: berth, Trimaran's and Koordinator's rules, an oracle
+	PYTHONPATH=tests $(BIN)/python -m bench.herd $(ARGS)
 
 simulate-faults: setup  ## run the services under simulated time with faults by seed; ARGS="--seeds 1000 --jobs 2", "--seed N -v"
 	PYTHONPATH=tests $(BIN)/python -m simulation $(ARGS)

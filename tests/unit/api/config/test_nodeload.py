@@ -131,7 +131,7 @@ def test_what_is_not_taken_of_trimaran_is_refused_with_a_sentence(name):
         (
             "LoadAwareScheduling",
             "{nodeMetricExpirationSeconds: 0}",
-            ["nodeMetricExpirationSeconds: want more than 0, got 0"],
+            ["nodeMetricExpirationSeconds: want 1..86400, got 0"],
         ),
         (
             "LoadAwareScheduling",
@@ -150,6 +150,16 @@ def test_what_is_not_taken_of_trimaran_is_refused_with_a_sentence(name):
             "LoadAwareScheduling",
             "{aggregated: {usageAggregationType: p42}}",
             ["aggregated.usageAggregationType: want one of avg, p50, p90, p95, p99, got 'p42'"],
+        ),
+        (
+            "LoadAwareScheduling",
+            "{aggregated: {scoreAggregatedDuration: 720h}}",
+            ["aggregated.scoreAggregatedDuration: want 5s..24h, got 2.592e+06s"],
+        ),
+        (
+            "LoadVariationRiskBalancing",
+            "{safeVarianceMargin: .nan}",
+            ["safeVarianceMargin: want at most 1000, got nan"],
         ),
         (
             "TargetLoadPacking",

@@ -42,7 +42,7 @@ class NodeFacts(msgspec.Struct, frozen=True, array_like=True):
     labels: list[int]
 
 
-class NodeLoad(msgspec.Struct, frozen=True, array_like=True):
+class NodeRequests(msgspec.Struct, frozen=True, array_like=True):
     """Load of a node: pods, the sums of their requests, and pods by profile."""
 
     row: int
@@ -69,7 +69,7 @@ class NodeChanges:
     labels_from: int = 0
     labels: list[str] = field(default_factory=list)
     facts: list[NodeFacts] = field(default_factory=list)
-    loads: list[NodeLoad] = field(default_factory=list)
+    loads: list[NodeRequests] = field(default_factory=list)
     traffic: list[TrafficSample] = field(default_factory=list)
     gone: list[int] = field(default_factory=list)
 
@@ -89,7 +89,7 @@ class NodeTable:
         self._mirror = mirror
         self._version = 0
         self._facts: dict[int, NodeFacts] = {}
-        self._loads: dict[int, NodeLoad] = {}
+        self._loads: dict[int, NodeRequests] = {}
         self._traffic: dict[int, TrafficSample] = {}
         self._samples: dict[int, NodeSample] = {}
         self._labels: dict[str, int] = {}
@@ -181,9 +181,9 @@ class NodeTable:
         return found
 
 
-def _load_of(info: NodeInfo) -> NodeLoad:
+def _load_of(info: NodeInfo) -> NodeRequests:
     profiles = Counter(placed.pod.spec.scheduler_name for placed in info.placed())
-    return NodeLoad(
+    return NodeRequests(
         row=info.row,
         pods=info.pods,
         cpu=info.requested(CPU),

@@ -25,7 +25,7 @@ from berth.errors import DecodeError
 from berth.framework.cycle import Ranking
 from berth.messages.livedata import NodeSample, decode_sample
 from berth.messages.subjects import parse_key
-from berth_cli.console.nodetable import NodeFacts, NodeLoad, NodeTable, TrafficSample
+from berth_cli.console.nodetable import NodeFacts, NodeRequests, NodeTable, TrafficSample
 from berth_cli.options import PodName
 from berth_cli.recording.file import Recorded, Recording
 from berth_cli.recording.history import History, recorded_run
@@ -41,7 +41,7 @@ class FilmStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The changes since the step before. The first step has all nodes."""
 
     nodes: list[NodeFacts] = []
-    loads: list[NodeLoad] = []
+    loads: list[NodeRequests] = []
     traffic: list[TrafficSample] = []
     gone: list[int] = []
 

@@ -39,7 +39,8 @@ class LiveSource:
 class MeasuredUsage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What one resource of a node was used over the query's range: millicores of CPU, bytes of memory.
 
-    The mean, the standard deviation, and percentiles. ``None`` was not measured, or not asked for.
+    The mean, the standard deviation, and percentiles. ``None`` was not measured, or not asked for. ``allocatable`` is
+    what pods may have of the node, for readers that do not know it.
     """
 
     average: float | None = None
@@ -48,6 +49,7 @@ class MeasuredUsage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     p90: float | None = None
     p95: float | None = None
     p99: float | None = None
+    allocatable: float | None = None
 
 
 class NodeSample(Versioned, frozen=True, kw_only=True):

@@ -42,7 +42,7 @@ from berth.cluster.livedata import SampleColumns
 from berth.cluster.nodes import Amount, NodeInfo, Nodes, NodesWithAnother
 from berth.cluster.pods import PlacedPod
 from berth.cluster.snapshot import Snapshot
-from berth.framework.events import Action, ClusterEvent, EventHint, LiveDataUpdate, Resource, nothing
+from berth.framework.events import Action, ClusterEvent, EventHint, LiveDataUpdate, Resource, nothing, was_placed
 from berth.framework.interface import (
     MAX_SCORE,
     EnqueueExtensions,
@@ -133,7 +133,7 @@ class FilteringNetworkTraffic(NetworkTraffic, VectorFilterPlugin, EnqueueExtensi
         return (
             EventHint(ClusterEvent(Resource.BANDWIDTH, Action.UPDATE), self._is_unsaturated_now, key=nothing),
             EventHint(ClusterEvent(Resource.NODE, Action.ADD)),
-            EventHint(ClusterEvent(Resource.POD, Action.DELETE), _was_on_a_node, key=nothing),
+            EventHint(ClusterEvent(Resource.POD, Action.DELETE), was_placed, key=nothing),
         )
 
     def _is_unsaturated_now(self, _: Pod, __: object, news: object) -> bool:
@@ -141,10 +141,6 @@ class FilteringNetworkTraffic(NetworkTraffic, VectorFilterPlugin, EnqueueExtensi
         if not isinstance(news, LiveDataUpdate) or news.source not in self.live_sources:
             return False
         return news.data is None or not measured_share(decode_sample(news.data), self._args) >= self._limit
-
-
-def _was_on_a_node(_: Pod, old: object, __: object) -> bool:
-    return isinstance(old, Pod) and bool(old.spec.node_name)
 
 
 def _megabytes(bytes_per_second: float) -> str:

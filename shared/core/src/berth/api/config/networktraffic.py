@@ -230,11 +230,16 @@ def _range_problems(args: NetworkTrafficArgs, path: str) -> list[str]:
     return problems + age_problems(args.range, args.maximum_age, path)
 
 
+def range_problems(time_range: timedelta, path: str) -> list[str]:
+    """Problems of a time to average over."""
+    if _SHORTEST_RANGE <= time_range <= _LONGEST_RANGE:
+        return []
+    return [f"{path}: want 5s..24h, got {time_range.total_seconds():g}s"]
+
+
 def age_problems(time_range: timedelta | None, maximum_age: timedelta | None, path: str) -> list[str]:
     """Problems of the arguments range and maximumAge."""
-    problems = []
-    if time_range is not None and not _SHORTEST_RANGE <= time_range <= _LONGEST_RANGE:
-        problems.append(f"{path}.range: want 5s..24h, got {time_range.total_seconds():g}s")
+    problems = range_problems(time_range, f"{path}.range") if time_range is not None else []
     if maximum_age is not None and maximum_age < _SHORTEST_RANGE:
         problems.append(f"{path}.maximumAge: want at least 5s, got {maximum_age.total_seconds():g}s")
     return problems

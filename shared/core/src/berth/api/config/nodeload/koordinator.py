@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Final
 
+from berth.api.config.networktraffic import range_problems
 from berth.api.config.nodeload.args import DEFAULT_WEIGHTS
 from berth.api.config.nodeload.queries import (
     AVERAGE,
@@ -23,10 +24,12 @@ from berth.api.config.nodeload.queries import (
 from berth.api.config.types import Args, Point
 
 NAME: Final = "LoadAwareScheduling"
+# Files name PreFilter and Reserve too, where theirs computes estimates and counts assumed pods, as the Snapshot does.
 POINTS: Final = (Point.PRE_FILTER, Point.FILTER, Point.SCORE, Point.RESERVE)
 
 _DEFAULT_THRESHOLDS: Final[Mapping[str, int]] = {"cpu": 65, "memory": 95}
 _DEFAULT_EXPIRATION: Final = 180
+_MOST_SECONDS: Final = 86_400  # a day, as the longest range
 # The means of a NodeMetric cover 5 minutes, its percentiles at most 30 (Koordinator's pkg/util/sloconfig).
 _AVERAGE_RANGE: Final = timedelta(minutes=5)
 _LONGEST_RANGE: Final = timedelta(minutes=30)
@@ -156,14 +159,14 @@ def validate(args: LoadAwareSchedulingArgs, path: str) -> list[str]:
         *percent_problems(dict.fromkeys(args.supported_resources or (), 0), f"{path}.supportedResources"),
         *_refused(args, path),
     ]
-    if args.node_metric_expiration_seconds <= 0:
+    if not 1 <= args.node_metric_expiration_seconds <= _MOST_SECONDS:
         got = args.node_metric_expiration_seconds
-        problems.append(f"{path}.nodeMetricExpirationSeconds: want more than 0, got {got}")
+        problems.append(f"{path}.nodeMetricExpirationSeconds: want 1..{_MOST_SECONDS}, got {got}")
     if not 0 <= args.dominant_resource_weight <= 100:
         problems.append(f"{path}.dominantResourceWeight: want 0..100, got {args.dominant_resource_weight}")
-    if args.estimated_seconds_after_pod_scheduled < 0:
+    if not 0 <= args.estimated_seconds_after_pod_scheduled <= _MOST_SECONDS:
         got = args.estimated_seconds_after_pod_scheduled
-        problems.append(f"{path}.estimatedSecondsAfterPodScheduled: want 0 or more, got {got}")
+        problems.append(f"{path}.estimatedSecondsAfterPodScheduled: want 0..{_MOST_SECONDS}, got {got}")
     return problems + _aggregated_problems(args.aggregated, f"{path}.aggregated")
 
 
@@ -186,6 +189,10 @@ def _aggregated_problems(args: LoadAwareSchedulingAggregatedArgs | None, path: s
     if args is None:
         return []
     types = {"usageAggregationType": args.usage_aggregation_type, "scoreAggregationType": args.score_aggregation_type}
+    durations = {
+        "usageAggregatedDuration": args.usage_aggregated_duration,
+        "scoreAggregatedDuration": args.score_aggregated_duration,
+    }
     known = ", ".join(_STATISTICS)
     return [
         *percent_problems(args.usage_thresholds, f"{path}.usageThresholds"),
@@ -194,4 +201,5 @@ def _aggregated_problems(args: LoadAwareSchedulingAggregatedArgs | None, path: s
             for name, kind in types.items()
             if kind not in {"", *_STATISTICS}
         ),
+        *(problem for name, given in durations.items() if given for problem in range_problems(given, f"{path}.{name}")),
     ]

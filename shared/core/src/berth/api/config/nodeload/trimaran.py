@@ -27,6 +27,7 @@ _METRICS_RANGE: Final = timedelta(minutes=5)
 _DEFAULT_TARGET: Final = 40
 _DEFAULT_REQUESTS_MILLICORES: Final = 1000
 _DEFAULT_MULTIPLIER: Final = "1.5"
+_MOST: Final = 1000  # of a factor
 
 
 class MetricProviderSpec(Args, frozen=True, kw_only=True):
@@ -113,9 +114,9 @@ def validate_packing(args: TargetLoadPackingArgs, path: str) -> list[str]:
         multiplier = float(args.default_requests_multiplier)
     except ValueError:
         multiplier = -1.0
-    if not 0 <= multiplier <= 1000:
+    if not 0 <= multiplier <= _MOST:
         problems.append(
-            f"{path}.defaultRequestsMultiplier: want a number of 0..1000, got {args.default_requests_multiplier!r}"
+            f"{path}.defaultRequestsMultiplier: want a number of 0..{_MOST}, got {args.default_requests_multiplier!r}"
         )
     if args.target_utilization > 100:
         problems.append(f"{path}.targetUtilization: want at most 100, got {args.target_utilization}")
@@ -123,7 +124,14 @@ def validate_packing(args: TargetLoadPackingArgs, path: str) -> list[str]:
 
 
 def validate_balancing(args: LoadVariationRiskBalancingArgs, path: str) -> list[str]:
-    return _source_problems(args, path)
+    factors = (
+        ("safeVarianceMargin", args.safe_variance_margin),
+        ("safeVarianceSensitivity", args.safe_variance_sensitivity),
+    )
+    return [
+        *_source_problems(args, path),
+        *(f"{path}.{name}: want at most {_MOST}, got {factor}" for name, factor in factors if not factor <= _MOST),
+    ]
 
 
 def _source_problems(args: TrimaranArgs, path: str) -> list[str]:
