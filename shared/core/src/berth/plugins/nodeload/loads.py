@@ -162,11 +162,12 @@ class NodeLoads:
 
     def age_seconds(self, row: int) -> float:
         """The age of the row's sample; NaN without one."""
-        return float(np.maximum(0.0, self._snapshot.live.now - self._samples.sampled_at[row]))
+        age: float = self._snapshot.live.now - self._samples.sampled_at.item(row)
+        return 0.0 if age < 0 else age
 
     def newcomers_on(self, row: int) -> int:
         """How many pods of the row count with an estimate."""
-        if not self._newcomers.columns[:, row].any():
+        if not any(self._newcomers.columns[:, row].tolist()):
             return 0
         return sum(self._missing(placed) is not None for placed in self._snapshot.placed_on_row(row))
 

@@ -48,10 +48,11 @@ class NodeLoad(OneReadingScore):
         parts = [(weight, 1 - shares[each]) for each, weight in self._weights.items() if each in shares]
         if self._balance and len(shares) > 1:
             parts.append((self._balance, 1 - np.abs(shares["cpu"] - shares["memory"])))
-        if not parts:
-            return np.zeros(len(nodes))
-        weighted: Amount = np.sum([weight * part for weight, part in parts], axis=0)
-        return 100 * weighted / sum(weight for weight, _ in parts)
+        points = np.zeros(len(nodes))
+        for weight, part in parts:
+            points += np.multiply(part, weight, out=part)  # in place: half of the time of a score
+        points *= 100 / max(sum(weight for weight, _ in parts), 1)
+        return points
 
 
 class FilteringNodeLoad(NodeLoad, LoadFilter):

@@ -30,7 +30,7 @@ from berth.framework.interface import (
 from berth.framework.status import CycleState, Status, Verdicts
 from berth.messages.livedata import BANDWIDTH, LiveSource, MeasuredUsage, decode_sample
 from berth.plugins.nodeload.estimates import ClassEstimates, Estimate
-from berth.plugins.nodeload.loads import Amount, NodeLoads
+from berth.plugins.nodeload.loads import Amount, Measured, NodeLoads
 
 # In texts for people.
 WORDS: Final[Mapping[MeasuredResource, str]] = {"cpu": "CPU", "memory": "memory"}
@@ -84,12 +84,13 @@ class LoadScore(VectorScorePlugin, ExplainingPlugin):
         used, allocatable = {}, {}
         for resource in known:
             measured = loads.measured(resource)
-            used[resource] = (
-                nodes.take(measured.amount) + nodes.take(loads.newcomers(resource)) + pods * added[resource]
-            )
+            with_pods = nodes.take(measured.amount) + nodes.take(loads.newcomers(resource))
+            with_pods += pods * added[resource]
+            used[resource] = with_pods
             allocatable[resource] = nodes.take(measured.allocatable)
         points = self.points(pod, nodes, Loads(used=used, allocatable=allocatable))
-        return (points + _ROUNDING).astype(np.int64)
+        points += _ROUNDING
+        return points.astype(np.int64)
 
     def explain(self, state: CycleState, pod: Pod, node: NodeInfo) -> str:
         """For people: measured use, its age, and the estimates."""
@@ -139,15 +140,14 @@ class Loads:
 
 def _used_on(row: int, loads: NodeLoads, resources: Sequence[MeasuredResource]) -> str:
     """``71 % of CPU used, sample 12 s old, 2 newcomers estimated at 4 %``."""
-    measured = {resource: loads.measured(resource) for resource in resources}
-    used = {resource: _percent(each.amount[row], each.allocatable[row]) for resource, each in measured.items()}
+    measured = [(resource, loads.measured(resource)) for resource in resources]
     age = loads.age_seconds(row)
-    unknown = [WORDS[resource] for resource, each in measured.items() if not each.known[row]]
+    unknown = [WORDS[resource] for resource, each in measured if not each.known.item(row)]
     text = f"{' and '.join(unknown)} counted as the mean: " if unknown else ""
-    text += " and ".join(f"{percent} of {WORDS[resource]}" for resource, percent in used.items()) + " used"
-    text += ", no sample" if math.isnan(age) else f", sample {age:.0f} s old"
+    text += " and ".join([f"{_percent(each.amount, each, row)} of {WORDS[resource]}" for resource, each in measured])
+    text += " used, no sample" if math.isnan(age) else f" used, sample {age:.0f} s old"
     if newcomers := loads.newcomers_on(row):
-        estimates = (_percent(loads.newcomers(each)[row], measured[each].allocatable[row]) for each in resources)
+        estimates = [_percent(loads.newcomers(resource), each, row) for resource, each in measured]
         text += f", {newcomers} {'newcomer' if newcomers == 1 else 'newcomers'} estimated at {' and '.join(estimates)}"
     return text
 
@@ -158,8 +158,8 @@ def _left_out(resource: MeasuredResource, loads: NodeLoads, known: Sequence[Meas
     return f"{WORDS[resource]} {verb}: {measured.count} of {measured.nodes} nodes have a recent sample"
 
 
-def _percent(amount: float, allocatable: float) -> str:
-    return f"{100 * amount / allocatable:.0f} %"
+def _percent(amounts: Amount, measured: Measured, row: int) -> str:
+    return f"{100 * amounts.item(row) / measured.allocatable.item(row):.0f} %"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
