@@ -71,3 +71,9 @@ def test_an_amount_that_cannot_be_is_unknown_and_the_other_is_not(cpu):
 def test_without_a_time_or_any_amount_there_is_no_sample():
     assert seen(NodeMetrics(metadata=ObjectMeta(name="a"), usage={"cpu": "1"})) is None
     assert seen(measured(0, "", "")) is None
+
+
+def test_a_sample_says_what_the_node_has_for_pods():
+    usage = SeenUsage(timedelta(seconds=60), frozenset({"average"}))
+    found = usage.samples([measured(0)], {"a": {"memory": 5.0}})["a"]
+    assert (found.cpu.allocatable, found.memory.allocatable) == (None, 5)

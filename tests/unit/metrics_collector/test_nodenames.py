@@ -144,3 +144,8 @@ def test_an_annotated_link_capacity_is_in_bytes():
 )
 def test_the_host_part_of_an_instance(instance, host):
     assert host_of(instance) == host
+
+
+def test_what_pods_may_have_of_a_node_is_known_in_the_units_of_samples():
+    nodes = NodeNames([node_at("a"), Node(metadata=ObjectMeta(name="b"), status=NodeStatus(allocatable={"cpu": "?"}))])
+    assert nodes.allocatable == {"a": {"cpu": 64000, "memory": 256 * 2**30}, "b": {}}

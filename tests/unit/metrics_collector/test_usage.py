@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -29,7 +30,7 @@ def values(cpu=2.0, memory=GIBI, *, scraped_at=NOW, young=None, target=NODE, **s
 
 
 def of_node(found: UsageValues) -> NodeSample | None:
-    return usage_samples(found, EVERY_15_SECONDS, {NODE: "a"}, RANGE, frozenset()).samples.get("a")
+    return usage_samples(found, EVERY_15_SECONDS, {NODE: "a"}, RANGE).samples.get("a")
 
 
 def test_cores_become_millicores_and_the_time_is_that_of_the_scrape():
@@ -41,9 +42,7 @@ def test_cores_become_millicores_and_the_time_is_that_of_the_scrape():
 
 def test_the_average_of_a_young_series_is_scaled_up_and_its_percentiles_are_not():
     """At 2 cores for 60 of 60 s a rate over 120 s says 1: 1 x 120 / (4 x 15) = 2."""
-    found = usage_samples(
-        values(1.0, young=4, p95=2.0), EVERY_15_SECONDS, {NODE: "a"}, timedelta(seconds=120), frozenset()
-    )
+    found = usage_samples(values(1.0, young=4, p95=2.0), EVERY_15_SECONDS, {NODE: "a"}, timedelta(seconds=120))
     assert found.samples["a"].cpu == MeasuredUsage(average=2000, p95=2000)
 
 
@@ -61,7 +60,8 @@ def test_one_resource_may_be_unknown_and_the_other_not():
 
 def test_an_exporter_with_too_few_scrapes_for_a_rate_leaves_the_node_its_last_sample():
     """As after Prometheus was away: memory alone would replace a sample with both."""
-    found = usage_samples(values(None), EVERY_15_SECONDS, {NODE: "a"}, RANGE, frozenset({NODE}))
+    without = replace(values(None), had_cpu={NODE})
+    found = usage_samples(without, EVERY_15_SECONDS, {NODE: "a"}, RANGE)
     assert found.samples == {}
 
 
@@ -77,8 +77,14 @@ def test_an_impossible_time_gives_no_sample(scraped_at):
     assert of_node(values(scraped_at=scraped_at)) is None
 
 
+def test_a_sample_says_what_the_node_has_for_pods():
+    has = {"a": {"cpu": 3900.0}}
+    found = usage_samples(values(), EVERY_15_SECONDS, {NODE: "a"}, RANGE, has).samples["a"]
+    assert (found.cpu.allocatable, found.memory.allocatable) == (3900, None)
+
+
 def test_an_exporter_of_no_node_has_no_sample():
-    assert usage_samples(values(), EVERY_15_SECONDS, {}, RANGE, frozenset()) == NodeSamples()
+    assert usage_samples(values(), EVERY_15_SECONDS, {}, RANGE) == NodeSamples()
 
 
 def merged(*parts: UsageValues) -> UsageValues:
@@ -99,7 +105,7 @@ def test_of_two_replicas_what_was_scraped_last_counts_and_both_are_reported(orde
     one = values(1.0, target=replica("a"), scraped_at=NOW - 9)
     two = values(2.0, target=replica("b"), scraped_at=NOW - 1)
     both = merged(*[one, two][::order])
-    found = usage_samples(both, EVERY_15_SECONDS, dict.fromkeys(both.targets, "a"), RANGE, frozenset())
+    found = usage_samples(both, EVERY_15_SECONDS, dict.fromkeys(both.targets, "a"), RANGE)
     assert found.samples["a"].cpu.average == 2000
     assert (found.duplicates, found.differing) == (("a",), ("replica",))
 
@@ -107,5 +113,5 @@ def test_of_two_replicas_what_was_scraped_last_counts_and_both_are_reported(orde
 def test_the_newest_exporter_with_a_value_counts():
     """One of two replicas has just started."""
     both = merged(values(1.0, target=replica("a"), scraped_at=NOW - 9), values(2.0, target=replica("b"), young=1))
-    found = usage_samples(both, EVERY_15_SECONDS, dict.fromkeys(both.targets, "a"), RANGE, frozenset())
+    found = usage_samples(both, EVERY_15_SECONDS, dict.fromkeys(both.targets, "a"), RANGE)
     assert (found.samples["a"].cpu.average, found.duplicates) == (1000, ())

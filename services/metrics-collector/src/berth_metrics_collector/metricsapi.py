@@ -29,7 +29,7 @@ from berth_metrics_collector.poller import MatchedSamples, Reporter
 from berth_metrics_collector.prometheus import Cause, SourceError
 from berth_metrics_collector.queries import QUANTILES
 from berth_metrics_collector.samples import NodeSamples
-from berth_metrics_collector.usage import MILLI
+from berth_metrics_collector.usage import MILLI, NOTHING, Allocatable
 
 PATH: Final = "/apis/metrics.k8s.io/v1beta1/nodes"
 
@@ -58,7 +58,8 @@ class MetricsApiMeasurement:
 
     async def measure(self, nodes: NodeNames, _reporter: Reporter) -> MatchedSamples:
         items = await self._read()
-        samples = self._seen.samples([item for item in items if item.metadata.name in nodes.names])
+        known = [item for item in items if item.metadata.name in nodes.names]
+        samples = self._seen.samples(known, nodes.allocatable)
         return MatchedSamples(
             found=NodeSamples(samples=samples),
             unmatched=tuple(sorted({item.metadata.name for item in items} - nodes.names)),
@@ -98,12 +99,14 @@ class SeenUsage:
         self._statistics = statistics
         self._readings: dict[str, deque[_SeenValues]] = {}
 
-    def samples(self, items: Sequence[NodeMetrics]) -> dict[str, NodeSample]:
+    def samples(
+        self, items: Sequence[NodeMetrics], allocatable: Mapping[str, Allocatable] = NOTHING
+    ) -> dict[str, NodeSample]:
         """A sample of each node with a value, which is of the range up to its last value."""
         readings = {item.metadata.name: reading for item in items if (reading := _reading(item)) is not None}
         # A node that is left out for longer than the range has nothing to keep.
         self._readings = {node: self._with(node, reading) for node, reading in readings.items()}
-        return {node: self._sample(found) for node, found in self._readings.items()}
+        return {node: self._sample(found, allocatable.get(node, NOTHING)) for node, found in self._readings.items()}
 
     def _with(self, node: str, reading: _SeenValues) -> deque[_SeenValues]:
         seen = self._readings.get(node) or deque()
@@ -115,17 +118,20 @@ class SeenUsage:
             seen.popleft()
         return seen
 
-    def _sample(self, seen: Sequence[_SeenValues]) -> NodeSample:
+    def _sample(self, seen: Sequence[_SeenValues], has: Allocatable) -> NodeSample:
+        cpu = [reading.cpu for reading in seen if reading.cpu is not None]
+        memory = [reading.memory for reading in seen if reading.memory is not None]
         return NodeSample(
-            cpu=self._usage([reading.cpu for reading in seen if reading.cpu is not None]),
-            memory=self._usage([reading.memory for reading in seen if reading.memory is not None]),
+            cpu=self._usage(cpu, has.get("cpu")),
+            memory=self._usage(memory, has.get("memory")),
             sampled_at=utc_time(seen[-1].at),
         )
 
-    def _usage(self, values: Sequence[float]) -> MeasuredUsage | None:
+    def _usage(self, values: Sequence[float], allocatable: float | None) -> MeasuredUsage | None:
         if not values:
             return None
-        return MeasuredUsage(**{statistic: _STATISTICS[statistic](values) for statistic in self._statistics})
+        found = {statistic: _STATISTICS[statistic](values) for statistic in self._statistics}
+        return MeasuredUsage(**found, allocatable=allocatable)
 
 
 def _reading(item: NodeMetrics) -> _SeenValues | None:

@@ -11,13 +11,16 @@ import asyncio
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final, TypeVar
 
 import msgspec
 
 from berth.api.config.networktraffic import LINK_CAPACITY_ANNOTATION, annotated_rate
+from berth.api.config.nodeload.queries import MEASURED, MeasuredResource
 from berth.api.node import Node
+from berth.api.resources import QuantityError, of_resource
 from berth.bus.interface import Entry
 from berth.decoding import decode_json
 from berth.errors import DecodeError
@@ -90,11 +93,12 @@ class MirroredNodes:
 def _names_of(node: Node) -> object:
     """Everything that NodeNames reads."""
     annotation = (node.metadata.annotations or {}).get(LINK_CAPACITY_ANNOTATION)
-    return annotation, (node.metadata.labels or {}).get(_HOSTNAME_LABEL), node.status.addresses
+    label = (node.metadata.labels or {}).get(_HOSTNAME_LABEL)
+    return annotation, label, node.status.addresses, node.status.allocatable
 
 
 class NodeNames:
-    """Names and addresses of the cluster's nodes, to match exporters."""
+    """Names and addresses of the cluster's nodes, to match exporters, and what samples say of a node beside."""
 
     def __init__(self, nodes: Iterable[Node]) -> None:
         listed = list(nodes)
@@ -106,6 +110,7 @@ class NodeNames:
             for node in listed
             if (capacity := annotated_rate(node, LINK_CAPACITY_ANNOTATION))  # 0 is like no annotation
         }
+        self.allocatable = {node.metadata.name: _allocatable(node) for node in listed}
         own = {name.lower(): name for name in self.names}
         aliases = [(alias.lower(), node.metadata.name) for node in listed for alias in _aliases(node)]
         self._whole = _unambiguous(aliases) | own
@@ -137,6 +142,15 @@ class NodeNames:
         if first.isdigit():
             return None  # of no valid address
         return (self._without_domain if dot else self._short).get(first)
+
+
+def _allocatable(node: Node) -> dict[MeasuredResource, float]:
+    found: dict[MeasuredResource, float] = {}
+    for resource in MEASURED:
+        with suppress(QuantityError):
+            if (quantity := (node.status.allocatable or {}).get(resource)) is not None:
+                found[resource] = of_resource(resource, quantity)
+    return found
 
 
 def _aliases(node: Node) -> Iterator[str]:

@@ -149,7 +149,7 @@ class UsageMeasurement:
         self._server = server
         self._rounds = _InventoryRounds(inventory_rounds)
         self._hosts: Mapping[Target, str] = {}
-        self._with_cpu: AbstractSet[Target] = frozenset()
+        self._had_cpu: AbstractSet[Target] = frozenset()
         self._intervals: Mapping[str, float] = {}
 
     async def measure(self, nodes: NodeNames, reporter: Reporter) -> MatchedSamples:
@@ -162,8 +162,8 @@ class UsageMeasurement:
         values = await self._read()
         self._rounds.measured(values.targets, self._hosts, self._intervals)
         node_of = nodes_of(values.targets, self._hosts, nodes)
-        found = usage_samples(values, self._intervals, node_of, self._query.time_range, self._with_cpu)
-        self._with_cpu = (self._with_cpu | values.with_cpu) & values.targets
+        found = usage_samples(values, self._intervals, node_of, self._query.time_range, nodes.allocatable)
+        self._had_cpu = (self._had_cpu | values.with_cpu) & values.targets
         return _matched(found, values.targets, node_of, nodes)
 
     async def _read(self) -> UsageValues:
@@ -173,6 +173,7 @@ class UsageMeasurement:
             memory={statistic: await self._values(promql) for statistic, promql in queries.memory.items()},
             young=await self._values(queries.young),
             scraped_at=await self._values(queries.scraped_at),
+            had_cpu=self._had_cpu,
         )
 
     async def _values(self, promql: str) -> Mapping[Target, float]:

@@ -26,7 +26,7 @@ _BUSY: Final = 'mode!~"idle|iowait|steal"'
 _TOTAL: Final = "node_memory_MemTotal_bytes"
 _AVAILABLE: Final = "node_memory_MemAvailable_bytes"
 QUANTILES: Final[Mapping[Statistic, float]] = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
-# Points of a range at which the use of CPU is computed for percentiles and deviation: each costs as much as a query.
+# Points of a range at which the use of CPU is computed for percentiles and deviation: a day costs as much as an hour.
 _MOST_POINTS: Final = 60
 # Scrapes in which two are found for the use of CPU at one point, also when some fail.
 _SCRAPES_A_POINT: Final = 4

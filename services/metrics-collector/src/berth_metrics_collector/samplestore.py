@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -148,7 +149,7 @@ class SampleStore:
             standing = (node for node in self._by_node if node in nodes and self._is_standing(node))
             due = [node for node in (next(standing, None),) if node is not None]
         return [
-            SampleWrite(node=node, key=key(self.query, node), sample=self._own[node], expected=self._sequence(node))
+            SampleWrite(node=node, key=_key(self.query, node), sample=self._own[node], expected=self._sequence(node))
             for node in due
         ]
 
@@ -210,6 +211,9 @@ class SampleStore:
     def _sequence(self, node: str) -> int:
         stored = self._by_node.get(node)
         return stored.sequence if stored is not None else 0
+
+
+_key: Final = lru_cache(maxsize=32_768)(key)  # each is written at every scrape
 
 
 def _decoded(data: bytes | None) -> NodeSample | None:

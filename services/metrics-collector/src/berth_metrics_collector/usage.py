@@ -10,13 +10,16 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any, Final
 
-from berth.api.config.nodeload.queries import Statistic
+from berth.api.config.nodeload.queries import MeasuredResource, Statistic
 from berth.messages.livedata import MAX_USAGE, MeasuredUsage, NodeSample, utc_time
 from berth_metrics_collector.samples import MAX_TIME, NodeSamples, Target, age_order, differing_labels, rate_correction
 
 MILLI = 1000
 Values = Mapping[Target, float]
+Allocatable = Mapping[MeasuredResource, float]  # of a node: millicores, bytes
+NOTHING: Final[Mapping[Any, Any]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +30,7 @@ class UsageValues:
     memory: Mapping[Statistic, Values]
     young: Values
     scraped_at: Values
+    had_cpu: AbstractSet[Target] = frozenset()  # exporters with CPU in the round before
 
     @property
     def targets(self) -> frozenset[Target]:
@@ -42,22 +46,23 @@ def usage_samples(
     intervals: Mapping[str, float],
     node_of: Mapping[Target, str],
     time_range: timedelta,
-    with_cpu: AbstractSet[Target],
+    allocatable: Mapping[str, Allocatable] = NOTHING,
 ) -> NodeSamples:
     """One sample per node with a current value, of the exporter that was scraped last.
 
-    ``intervals``: seconds between scrapes, by job. ``node_of`` has the nodes of exporters. ``with_cpu``: exporters that
-    have reported CPU before. They leave themselves out while they have too few scrapes for a rate.
+    ``intervals``: seconds between scrapes, by job. ``node_of`` has the nodes of exporters, ``allocatable`` what these
+    have. An exporter without a rate of CPU leaves itself out if it had one before: it has too few scrapes.
     """
     by_node: dict[str, list[tuple[Target, NodeSample]]] = {}
     for target, at in values.scraped_at.items():
         factor = rate_correction(values.young.get(target), intervals.get(target.job), time_range)
         node = node_of.get(target)
-        has_lost_cpu = target in with_cpu and target not in values.with_cpu
+        has_lost_cpu = target in values.had_cpu and target not in values.with_cpu
         if node is None or factor is None or has_lost_cpu or at > MAX_TIME:
             continue
-        cpu = _usage(values.cpu, target, {"average": factor * MILLI}, MILLI)
-        memory = _usage(values.memory, target, {}, 1)
+        has = allocatable.get(node, NOTHING)
+        cpu = _usage(values.cpu, target, {"average": factor * MILLI}, MILLI, has.get("cpu"))
+        memory = _usage(values.memory, target, {}, 1, has.get("memory"))
         if cpu is not None or memory is not None:
             sample = NodeSample(cpu=cpu, memory=memory, sampled_at=utc_time(at))
             by_node.setdefault(node, []).append((target, sample))
@@ -76,7 +81,11 @@ def _newest(found: Sequence[tuple[Target, NodeSample]], scraped_at: Values) -> N
 
 
 def _usage(
-    values: Mapping[Statistic, Values], target: Target, factors: Mapping[Statistic, float], factor: float
+    values: Mapping[Statistic, Values],
+    target: Target,
+    factors: Mapping[Statistic, float],
+    factor: float,
+    allocatable: float | None,
 ) -> MeasuredUsage | None:
     found = {
         statistic: amount
@@ -84,4 +93,4 @@ def _usage(
         if (value := of_targets.get(target)) is not None
         and (amount := value * factors.get(statistic, factor)) <= MAX_USAGE
     }
-    return MeasuredUsage(**found) if found else None
+    return MeasuredUsage(**found, allocatable=allocatable) if found else None
