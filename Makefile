@@ -29,7 +29,7 @@ export SSL_CERT_FILE ?= $(PIP_CERT)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run up test bench bench-drain bench-latency bench-cycle bench-requests bench-requeue bench-placement bench-tenant bench-failover bench-recovery simulate-faults faults soak fuzz krew audit check lint format types layers spelling lock-current lock clean
+.PHONY: help setup run up test bench bench-drain bench-latency bench-cycle bench-requests bench-requeue bench-placement bench-herd bench-tenant bench-failover bench-recovery simulate-faults faults soak fuzz krew audit check lint format types layers spelling lock-current lock clean
 
 # A target is listed with the others of its kind; what no pattern matches is for a release.
 help:  ## list the targets
@@ -106,6 +106,10 @@ bench-wire: setup  ## measure what a message on the bus costs a client, with nat
 bench-requeue: setup  ## measure what an event costs the watcher while thousands of pods wait, and its queue with 200,000
 	PYTHONPATH=tests $(BIN)/python -m bench.requeue $(ARGS)
 
+.PHONY: bench-collector
+bench-collector: setup  ## measure the CPU time of the metrics collector for an interval, in a cluster of 5,000 nodes
+	PYTHONPATH=tests $(BIN)/python -m bench.collector $(ARGS)
+
 bench-tenant: setup  ## measure how long one tenant's pod waits while another creates as much as the API server lets him
 	PYTHONPATH=tests $(BIN)/python -m bench.tenant $(ARGS)
 
@@ -135,6 +139,9 @@ soak: setup  ## let pods come and go among faults for half an hour, and look whe
 
 bench-placement: setup  ## compare the placement by one and by many scorers on the real pipeline, and count repeated rankings
 	PYTHONPATH=tests $(BIN)/python -m bench.placement $(ARGS)
+
+bench-herd: setup  ## compare where a burst of pods goes by measured load: berth, Trimaran's and Koordinator's rules, an oracle
+	PYTHONPATH=tests $(BIN)/python -m bench.herd $(ARGS)
 
 simulate-faults: setup  ## run the services under simulated time with faults by seed; ARGS="--seeds 1000 --jobs 2", "--seed N -v"
 	PYTHONPATH=tests $(BIN)/python -m simulation $(ARGS)

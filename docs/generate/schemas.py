@@ -11,7 +11,7 @@ import msgspec
 from berth.api.pod import Pod
 from berth.messages import attempts, livedata, queue
 from berth.messages.attempts import DeadLetter, Decision, MirrorEntry, Pending, Ranked, Versioned, Watermark
-from berth.messages.livedata import Bandwidth
+from berth.messages.livedata import NodeSample
 from berth.messages.queue import PageRequest, PodRequest, QueueAnswer, QueuedPodDetail
 
 
@@ -30,7 +30,7 @@ TYPES: Final[Mapping[str, type[Versioned]]] = {
     "dead-letter": DeadLetter,
     "mirror-entry": _with(MirrorEntry, ("object", object, None)),
     "watermark": Watermark,
-    "bandwidth": Bandwidth,
+    "bandwidth": NodeSample,
     "queue-request": PageRequest,
     "pod-request": PodRequest,
     "queue-answer": _with(QueueAnswer, ("detail", _DETAIL | None, None)),

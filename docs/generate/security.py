@@ -11,6 +11,8 @@ from berth_cli.pipeline.accounts import users
 
 OWN_ACCOUNT = "its own account"
 RIGHTS = Path(__file__).parents[1] / "rights"
+METRICS_GROUP = "metrics.k8s.io"
+METRICS_RIGHTS = Path(__file__).parents[2] / "deploy/kubernetes/components/metrics-api/rights.yaml"
 
 
 def bus_table() -> str:
@@ -36,7 +38,8 @@ def bus_table() -> str:
 
 def rights_table() -> str:
     """A row for what an account may do in one place with the same verbs."""
-    documents = list(yaml.safe_load_all((RIGHTS / "berth.yaml").read_text()))
+    files = (RIGHTS / "berth.yaml", METRICS_RIGHTS)
+    documents = [each for file in files for each in yaml.safe_load_all(file.read_text())]
     bound: dict[tuple[str, str], list[str]] = {}
     for each in documents:
         if each["kind"].endswith("Binding"):
@@ -49,7 +52,9 @@ def rights_table() -> str:
             where = f"namespace `{each['metadata']['namespace']}`" if each["kind"] == "Role" else "everywhere"
             for rule in each["rules"]:
                 names = f" named {', '.join(rule['resourceNames'])}" if "resourceNames" in rule else ""
-                of[who, where, ", ".join(rule["verbs"])].append(", ".join(rule["resources"]) + names)
+                group = f".{METRICS_GROUP}" if METRICS_GROUP in rule["apiGroups"] else ""  # its nodes are others
+                resources = ", ".join(f"{resource}{group}" for resource in rule["resources"])
+                of[who, where, ", ".join(rule["verbs"])].append(resources + names)
     rows = [f"| {who} | {where} | {verbs} | {'; '.join(what)} |" for (who, where, verbs), what in of.items()]
     return "\n".join(["| ServiceAccount | where | may | of |", "|---|---|---|---|", *rows])
 

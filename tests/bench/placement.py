@@ -30,7 +30,7 @@ from rich.console import Console
 
 from berth.bus.interface import Session
 from berth.messages.attempts import Decision, Outcome, decode
-from berth.messages.livedata import Bandwidth, encode_bandwidth
+from berth.messages.livedata import NodeSample, encode_sample
 from berth.messages.subjects import Attempt, key
 from berth.profiles.configuration import profiles_of, read_configuration
 from berth_sim.cluster import SimulatedCluster
@@ -146,9 +146,9 @@ async def put_samples(session: Session, scenario: Scenario, config: Path) -> Non
     (profile,) = profiles_of(read_configuration(config, provider=scenario.provider)).values()
     for source in profile.live_sources:
         for kind in scenario.kinds:
-            sample = Bandwidth(receive=kind.traffic, transmit=kind.traffic, sampled_at=datetime.now(UTC))
+            sample = NodeSample(receive=kind.traffic, transmit=kind.traffic, sampled_at=datetime.now(UTC))
             for name in kind.nodes() if kind.traffic is not None else ():
-                await session.put(source.bucket, key(source.name, name), encode_bandwidth(sample))
+                await session.put(source.bucket, key(source.name, name), encode_sample(sample))
     await asyncio.sleep(1 if profile.live_sources else 0)  # until scorers have read them
 
 

@@ -16,7 +16,7 @@ import yaml
 
 from berth.bus.interface import StoredMessage
 from berth.messages.attempts import DeadLetter, encode
-from berth.messages.livedata import Bandwidth
+from berth.messages.livedata import NodeSample
 from berth.messages.subjects import service_subject
 from harness.worlds.cluster_user import cluster_user, eventually
 from harness.worlds.pipeline import BerthUp, berth_up
@@ -111,7 +111,7 @@ async def answers_are_as_their_schema_says(session) -> None:
 def test_what_that_pipeline_does_not_write_is_as_its_schema_says():
     letter = DeadLetter(subject="berth.ranked.berth.default.web", reason="no JSON", service="binder")
     assert problems("dead-letter", encode(letter)) == []
-    assert problems("bandwidth", encode(Bandwidth(receive=1.5, sampled_at=datetime(2026, 1, 1, tzinfo=UTC)))) == []
+    assert problems("bandwidth", encode(NodeSample(receive=1.5, sampled_at=datetime(2026, 1, 1, tzinfo=UTC)))) == []
 
 
 @pytest.mark.parametrize(

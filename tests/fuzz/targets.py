@@ -70,7 +70,7 @@ from berth.messages.attempts import (
 from berth.messages.bundles import bundled
 from berth.messages.groupattempts import GroupPending, GroupRanked, decode_group, within_bounds
 from berth.messages.groups import Alternate, ClassPlan, GroupPlan, PlannedMember
-from berth.messages.livedata import Bandwidth, LiveSource, decode_bandwidth, decode_fact
+from berth.messages.livedata import LiveSource, NodeSample, decode_fact, decode_sample
 from berth.messages.queue import WaitingPod
 from berth.messages.subjects import Attempt, PodSubject, Term, Uid, parse_key, unescape
 from berth.profiles.configuration import profiles_of, read_configuration
@@ -89,7 +89,7 @@ from berth_cli.replayed.comparison import RecordedSource, TwoClusters
 from berth_cli.simulate.documents import documents
 from berth_metrics_collector.devices import counted_devices
 from berth_metrics_collector.nodenames import NodeNames
-from berth_metrics_collector.prometheus import PrometheusError, query_rows
+from berth_metrics_collector.prometheus import SourceError, decode_rows, query_rows
 from berth_metrics_collector.samples import (
     DeviceRows,
     device_facts,
@@ -352,7 +352,7 @@ def live(data: bytes) -> None:
 def bandwidth(data: bytes) -> None:
     sources = [LiveSource(bucket="bandwidth", name="q")]
     LiveDataReader(Snapshot().live, sources).apply("bandwidth", "q.n1", data, NOW)
-    decode_bandwidth(data)
+    decode_sample(data)
 
 
 def quantity(data: bytes) -> None:
@@ -386,6 +386,7 @@ class _Answered(requests.Session):
     def request(self, *_args: object, **_kwargs: object) -> requests.Response:
         response = requests.Response()
         response.status_code, response.raw = 200, io.BytesIO(self._body)
+        decode_rows(response)
         return response
 
 
@@ -515,7 +516,7 @@ def _recorded_lines() -> Iterator[bytes]:
         recorded("DECISIONS", 1, NOW, "s", encode(bound)),
         recorded("cluster", 2, NOW, "pod.u", json(entry)),
         recorded("DECISIONS", 2, NOW, "s", encode(evicting)),
-        recorded("bandwidth", 1, NOW, "q.n1", json(Bandwidth(receive=1.0, sampled_at=NOW))),
+        recorded("bandwidth", 1, NOW, "q.n1", json(NodeSample(receive=1.0, sampled_at=NOW))),
         recorded("facts", 1, NOW, "f.n1", b"no JSON"),
         recorded("cluster", 3, NOW, "pod.u", None),
         Ended(messages=9, reason="it was stopped", positions={"cluster": 3}),
@@ -634,8 +635,8 @@ TARGETS: dict[str, Target] = {
         ],
     ),
     "fact": Target(live, [json({"sampled_at": "2026-01-01T00:00:00Z", "value": [1, {"a": 2.5}]})]),
-    "bandwidth": Target(bandwidth, [json(Bandwidth(receive=1.0, transmit=2.0, capacity=3.0, sampled_at=NOW))]),
-    "metrics answer": Target(answer, [json(VECTOR)], (PrometheusError,)),
+    "bandwidth": Target(bandwidth, [json(NodeSample(receive=1.0, transmit=2.0, capacity=3.0, sampled_at=NOW))]),
+    "metrics answer": Target(answer, [json(VECTOR)], (SourceError,)),
     "configuration": Target(configuration, [CONFIGURATION.encode()], (ConfigurationError,)),
     "name": Target(names, [b"berth.ranked.berth.default.web.0", b"u.1.1", b"node.n=2E1", b"12345"]),
     "text": Target(shown, ["a\x1b[2J \u202e nats://u:p@h:1 \U000e0041".encode()]),

@@ -21,7 +21,8 @@ from berth.api.config.types import File
 from berth.profiles.installed import known_plugins
 from berth.settings.file import file_values, public_configuration
 from berth.settings.sources import SettingsError, read_settings
-from berth_metrics_collector.queries import configured_queries, maximum_ages, traffic_queries
+from berth_metrics_collector.queries import traffic_queries
+from berth_metrics_collector.settings import maximum_ages, traffic_queries_of
 from berth_watcher.settings import watcher_settings
 from fuzz.fields import ANY, MISSING, Odd, Path, at, odd_values, struct_fields, with_value
 from fuzz.ordinary import Body, asking_for_the_slot, cluster, plain_pod
@@ -51,6 +52,52 @@ _OWN: Final[Mapping[str, Body]] = {
         "saturationPercent": 90,
         "nodeLabel": "node",
         "labels": {"cluster": "east"},
+    },
+    "NodeLoad": {
+        "url": "http://127.0.0.1:9090",
+        "range": "1m",
+        "maximumAge": "5m",
+        "resourceWeights": {"cpu": 1, "memory": 2},
+        "balanceWeight": 1,
+        "usageThresholds": {"cpu": 99},
+        "estimatedScalingFactors": {"cpu": 50},
+        "labels": {"cluster": "east"},
+    },
+    "LoadAwareScheduling": {
+        "filterExpiredNodeMetrics": True,
+        "enableScheduleWhenNodeMetricsExpired": False,
+        "resourceWeights": {"cpu": 1, "memory": 2},
+        "dominantResourceWeight": 1,
+        "usageThresholds": {"cpu": 99},
+        "prodUsageThresholds": {"cpu": 98},
+        "scoreAccordingProdUsage": True,
+        "estimator": "defaultEstimator",
+        "estimatedScalingFactors": {"cpu": 50},
+        "estimatedSecondsAfterPodScheduled": 30,
+        "aggregated": {
+            "usageThresholds": {"cpu": 99},
+            "usageAggregationType": "p95",
+            "usageAggregatedDuration": "10m",
+            "scoreAggregationType": "p50",
+            "scoreAggregatedDuration": "10m",
+        },
+        "supportedResources": ["cpu"],
+    },
+    "TargetLoadPacking": {
+        "metricProvider": {
+            "type": "Prometheus",
+            "address": "http://127.0.0.1:9090",
+            "token": "",
+            "insecureSkipVerify": False,
+        },
+        "watcherAddress": "",
+        "defaultRequests": {"cpu": "1"},
+    },
+    "LoadVariationRiskBalancing": {
+        "metricProvider": {"type": "KubernetesMetricsServer", "address": "", "token": "", "insecureSkipVerify": False},
+        "watcherAddress": "http://127.0.0.1:2020",
+        "safeVarianceMargin": 1.0,
+        "safeVarianceSensitivity": 2.0,
     },
     "DynamicResources": {"filterTimeout": "10s", "bindingTimeout": "10m"},
     "VolumeBinding": {
@@ -283,7 +330,7 @@ def check_services(read: KubeSchedulerConfiguration) -> None:
     public_configuration(read, settings)
     watcher_settings(settings, read)
     digests(read)
-    for query in configured_queries(read):
+    for query in traffic_queries_of(read):
         traffic_queries(query)
     maximum_ages(read)
     again = load(msgspec.json.encode(as_document(read)).decode(), known=known_plugins(), preset=DEFAULT)

@@ -31,7 +31,7 @@ from berth.messages.attempts import (
     decode_versioned,
     encode,
 )
-from berth.messages.livedata import Bandwidth
+from berth.messages.livedata import NodeSample
 from berth.messages.queue import PageRequest, PodRequest, decode_page_request, decode_pod_request
 from berth.messages.shadow import ShadowComparison
 from berth.settings.settings import LeaseSettings
@@ -194,7 +194,7 @@ def _is_sampled(world: WholeCycle, name: str, data: bytes) -> None:
     world.live("bandwidth", f"{query}.{name}", data)
     store = SampleStore(query)
     store.apply(Entry(key=f"{query}.{name}", data=data, sequence=1, time=EPOCH), 0.0)
-    store.measured({name: Bandwidth(receive=1.0, sampled_at=EPOCH)}, {name})
+    store.measured({name: NodeSample(receive=1.0, sampled_at=EPOCH)}, {name})
     store.writes({name}, 0.0)
 
 
@@ -278,6 +278,12 @@ class Reading:
     read: Callable[[WholeCycle, str, bytes], None]
 
 
+def _sample(_: str) -> dict[str, object]:
+    used = {"average": 1.0, "deviation": 2.0, "p50": 3.0, "p90": 4.0, "p95": 5.0, "p99": 6.0}
+    traffic = {"receive": 1.0, "transmit": 2.0, "capacity": 1e9}
+    return {"schema": 1, **traffic, "cpu": used, "memory": used, "sampled_at": NOW, "by": "5eed"}
+
+
 READINGS: Final[Mapping[str, Reading]] = {
     "Pending": Reading(kind=Pending, forms=(pending,), read=_is_pending),
     "Ranked": Reading(kind=Ranked, forms=(ranked, rejected), read=_is_ranked),
@@ -290,11 +296,9 @@ READINGS: Final[Mapping[str, Reading]] = {
         forms=(lambda _: {"schema": 1, "term": 1, "resource_version": "7", "unread": "not served"},),
         read=_is_mirrored("watermark"),
     ),
-    "Bandwidth": Reading(
-        kind=Bandwidth,
-        forms=(
-            lambda _: {"schema": 1, "receive": 1.0, "transmit": 2.0, "capacity": 1e9, "sampled_at": NOW, "by": "5eed"},
-        ),
+    "NodeSample": Reading(
+        kind=NodeSample,
+        forms=(_sample,),
         read=_is_sampled,
     ),
     "Announcement": Reading(kind=Announcement, forms=(_announcement,), read=_is_announced),

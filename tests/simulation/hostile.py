@@ -46,7 +46,7 @@ from berth.messages.attempts import (
     decode_entry,
     encode,
 )
-from berth.messages.livedata import Bandwidth
+from berth.messages.livedata import NodeSample
 from berth.messages.subjects import Attempt, key
 from berth_cli.pipeline.accounts import publishes, users
 from harness.fakes.memory_streams import matches_any
@@ -374,7 +374,7 @@ async def measure_oddly(thief: Thief) -> None:
     """Samples with odd values, of nodes that exist and of others, also of keys that are no query's."""
     node, query = thief.chance.choice(thief.nodes()), thief.chance.choice((NETWORK_QUERY, NETWORK_QUERY, "q0"))
     by = await _author(thief, node)
-    sample = Bandwidth(receive=1e6, transmit=1e6, capacity=1e9, sampled_at=true_time(), by=by)
+    sample = NodeSample(receive=1e6, transmit=1e6, capacity=1e9, sampled_at=true_time(), by=by)
     data = thief.distorted(encode(sample)) if thief.chance.random() < 0.9 else thief.chance.choice(ODD)
     headers = thief.chance.choice(({}, {}, {TTL: "1s"}, {EXPECTED_SEQUENCE: "1"}, purge_headers(timedelta(minutes=10))))
     await thief.publish(
@@ -386,7 +386,7 @@ async def measure_oddly(thief: Thief) -> None:
 async def saturate(thief: Thief) -> None:
     """Every link is full, from now on or from the future."""
     ahead = timedelta(seconds=thief.chance.choice((0, 60, 290, 86400)))
-    full = Bandwidth(receive=1e9, transmit=1e9, capacity=1e9, sampled_at=true_time() + ahead)
+    full = NodeSample(receive=1e9, transmit=1e9, capacity=1e9, sampled_at=true_time() + ahead)
     for node in thief.nodes():
         full = msgspec.structs.replace(full, by=await _author(thief, node))
         await thief.publish(bucket_prefix(BANDWIDTH) + key(NETWORK_QUERY, node), encode(full))
@@ -399,14 +399,14 @@ async def _author(thief: Thief, node: str) -> str:
     known = ""
     with contextlib.suppress(BerthError):
         stored = await thief.session.get(BANDWIDTH, key(NETWORK_QUERY, node))
-        found = _read(stored.data, Bandwidth) if stored is not None and stored.data else None
+        found = _read(stored.data, NodeSample) if stored is not None and stored.data else None
         known = found.by if found is not None else ""
     return thief.chance.choice(("", "thief", known))
 
 
 async def flood_bandwidth(thief: Thief) -> None:
     """Samples of nodes that do not exist, as many as there is room for."""
-    sample = encode(Bandwidth(receive=1e9, transmit=1e9, capacity=1e9, sampled_at=true_time()))
+    sample = encode(NodeSample(receive=1e9, transmit=1e9, capacity=1e9, sampled_at=true_time()))
     count, number = thief.chance.choice(FLOODS), thief.chance.randrange(10**6)
     prefix = bucket_prefix(BANDWIDTH)
     await thief.flood([(prefix + key(NETWORK_QUERY, f"x{number}-{each}"), sample) for each in range(count)])

@@ -21,7 +21,7 @@ from berth.framework.preemption import Evictions
 from berth.framework.profile import Profile
 from berth.lifecycle.peers import Peers
 from berth.lifecycle.process import Process
-from berth.messages.livedata import Bandwidth
+from berth.messages.livedata import NodeSample
 from berth.profiles.configuration import profiles_of
 from berth.ranking.ranker import Ranker
 from berth.settings.settings import NatsSettings, Numbers, Settings
@@ -29,10 +29,11 @@ from berth_binder import service as binder_service
 from berth_binder.settings import binder_settings
 from berth_metrics_collector import service as collector_service
 from berth_metrics_collector.nodenames import MirroredNodes
-from berth_metrics_collector.poller import MatchedSamples
-from berth_metrics_collector.queries import configured_queries
+from berth_metrics_collector.poller import MatchedSamples, TrafficMeasurement
+from berth_metrics_collector.prometheus import Prometheus
 from berth_metrics_collector.samples import NodeSamples
-from berth_metrics_collector.settings import CollectorSettings
+from berth_metrics_collector.service import MeasuredQuery
+from berth_metrics_collector.settings import CollectorSettings, traffic_queries_of
 from berth_scorer import service as scorer_service
 from berth_sim.apiserver.kinds import NAMESPACES, NODES, PODS, PRIORITY_CLASSES
 from berth_sim.nodes import Kubelet, KubeletSettings
@@ -63,6 +64,7 @@ ANSWER_SECONDS: Final = 0.3
 POLL: Final = timedelta(seconds=5)
 """Between two rounds of the collector."""
 SCRAPE: Final = timedelta(seconds=15)
+MAXIMUM_AGE: Final = timedelta(minutes=5)
 """Between two scrapes of a node: no new one is what ends what somebody else has written."""
 WITHOUT_API: Final = ("scorer", COLLECTOR)
 
@@ -92,7 +94,7 @@ class QuietLinks:
     async def poll(self, nodes: MirroredNodes) -> MatchedSamples:
         now = patches.true_time()
         sampled_at = now - (now - patches.EPOCH + self._offset) % SCRAPE
-        sample = Bandwidth(receive=1e6, transmit=1e6, capacity=1.25e8, sampled_at=sampled_at)
+        sample = NodeSample(receive=1e6, transmit=1e6, capacity=1.25e8, sampled_at=sampled_at)
         measured = (name for name in sorted(nodes.names.names) if crc32(name.encode()) % 3 != self._left_out)
         return MatchedSamples(found=NodeSamples(samples=dict.fromkeys(measured, sample)))
 
@@ -335,9 +337,12 @@ class World:
         return scorer_service.serve(service.life, self.bus.endpoint(service.process), ranker)
 
     def _collector(self, service: Service, configuration: KubeSchedulerConfiguration) -> Coroutine[Any, Any, None]:
-        queries = configured_queries(configuration)
         settings = CollectorSettings(interval=POLL)
-        return collector_service.serve(service.life, self.bus.endpoint(service.process), queries, settings)
+        sources = [
+            MeasuredQuery.of(query, TrafficMeasurement(query, Prometheus(query.url), inventory_rounds=1), MAXIMUM_AGE)
+            for query in traffic_queries_of(configuration)
+        ]
+        return collector_service.serve(service.life, self.bus.endpoint(service.process), sources, settings)
 
     async def _live(
         self, service: Service, configuration: KubeSchedulerConfiguration, work: Coroutine[Any, Any, None]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from berth.api.config.networktraffic import NetworkTrafficArgs
+from berth.api.config.nodeload.args import NodeLoadArgs
+from berth.api.config.nodeload.koordinator import LoadAwareSchedulingArgs
 from berth.api.pod import TopologySpreadConstraint
 from berth.plugins.additional.nodelabel import NodeFilterLabelArgs, NodeScoreLabelArgs
 from berth.plugins.additional.tenantspread import TenantSpreadArgs
@@ -54,6 +56,16 @@ ARGUMENTS: dict[str, dict[str, Args]] = {
     "NodeResourcesBalancedAllocation": {
         "two resources": BalancedAllocationArgs(),
         "four resources": BalancedAllocationArgs(resources=ONCE_EACH),
+    },
+    "NodeLoad": {
+        "balance": NodeLoadArgs(balance_weight=2, resource_weights={"memory": 1}),
+        "thresholds": NodeLoadArgs(statistic="p95", usage_thresholds={"cpu": 60, "memory": 30}),
+    },
+    "LoadAwareScheduling": {
+        "dominant": LoadAwareSchedulingArgs(dominant_resource_weight=1, estimated_seconds_after_pod_scheduled=60),
+        "prod": LoadAwareSchedulingArgs(
+            prod_usage_thresholds={"cpu": 20}, score_according_prod_usage=True, prod_usage_include_sys=True
+        ),
     },
     "InterPodAffinity": {"heavy": InterPodAffinityArgs(hard_pod_affinity_weight=50)},
     "PodTopologySpread": {"by the system": PodTopologySpreadArgs(), "by a list": DEFAULTS},

@@ -15,6 +15,7 @@ from berth.api.config.networktraffic import (
     LINK_CAPACITY_ANNOTATION,
     BandwidthQuery,
 )
+from berth.api.config.nodeload.queries import LoadQuery
 from berth.api.meta import ObjectMeta, OwnerReference
 from berth.api.node import ContainerImage, Node, NodeCondition, NodeSpec, NodeStatus, Taint
 from berth.api.pod import (
@@ -37,7 +38,7 @@ from berth.api.pod import (
 from berth.api.workloads import Namespace
 from berth.cluster.columns import EVERY_ADDRESS
 from berth.cluster.snapshot import Snapshot
-from berth.messages.livedata import Bandwidth
+from berth.messages.livedata import MeasuredUsage, NodeSample
 from berth.plugins.nodedeclaredfeatures import RESTART_ALL, USERS_WITH_HOST_NETWORK
 from harness.builders.random_objects import (
     HOSTNAME,
@@ -59,6 +60,8 @@ from harness.builders.random_objects import (
 )
 
 SOURCE = "disks"
+# The plugins that read CPU and memory ask this by default.
+LOAD_QUERY = LoadQuery(time_range=timedelta(minutes=5))
 QUERY = BandwidthQuery(url="http://prometheus.example.com", time_range=timedelta(minutes=5))
 """The source of facts and the query of bandwidth that random clusters have data for."""
 NOW = datetime(2026, 1, 1, 0, 21, tzinfo=UTC).timestamp()
@@ -274,8 +277,17 @@ metadata = st.builds(
     st.none() | bandwidths,
 )
 pods = st.builds(Pod, metadata=metadata, spec=any_specs)
+cpu_uses = st.builds(
+    MeasuredUsage,
+    average=st.none() | st.sampled_from([0.0, 700.0, 1900.0, 70_000.0]),
+    deviation=st.none() | st.sampled_from([0.0, 300.0]),
+    p95=st.none() | st.sampled_from([1200.0, 4100.0]),
+)
+memory_uses = st.builds(MeasuredUsage, average=st.none() | st.sampled_from([0.0, 2.0**28, 2.0**31]))
 samples = st.builds(
-    Bandwidth,
+    NodeSample,
+    cpu=st.none() | cpu_uses,
+    memory=st.none() | memory_uses,
     receive=st.none() | st.sampled_from([0.0, 1e6, 2.5e7]),
     transmit=st.none() | st.sampled_from([0.0, 3e6]),
     capacity=st.none() | st.sampled_from([1.25e7, 1.25e8]),
@@ -305,10 +317,11 @@ def _having(known: Known) -> Event:
     return lambda snapshot: snapshot.objects(known.struct).set(known.key, known.thing)
 
 
-def _sampling(node: str, sample: Bandwidth | None) -> Event:
+def _sampling(node: str, sample: NodeSample | None) -> Event:
     def sampled(snapshot: Snapshot) -> None:
         snapshot.live.observe_time(NOW)
-        snapshot.live.set_bandwidth(QUERY.token, node, sample)
+        for query in (QUERY, LOAD_QUERY):
+            snapshot.live.set_sample(query.token, node, sample)
 
     return sampled
 

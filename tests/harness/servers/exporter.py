@@ -1,4 +1,4 @@
-"""An exporter with the network counters of a node-exporter, at rates that a test sets."""
+"""An exporter with a node-exporter's counters of network and processors, and its memory, at rates that a test sets."""
 
 from __future__ import annotations
 
@@ -22,9 +22,15 @@ class Exporter:
     release: str = "6.1.0-1"
     slaves: tuple[str, ...] = ()
     repeating: tuple[str, ...] = ()  # interfaces that carry the device's bytes again: VLANs, bridges, pods' own
+    cpu: float = 0.0  # cores that are used
+    cores: int = 4
+    memory: float = 0.0  # bytes that are used
+    memory_total: float = 16 * 2.0**30
     _began: float = field(default_factory=time.monotonic)
     _received: float = 0.0
     _sent: float = 0.0
+    _used: float = 0.0  # seconds of one core
+    _idle: float = 0.0
     _runner: web.ServerRunner | None = None
 
     @property
@@ -46,7 +52,7 @@ class Exporter:
 
     def reboot(self, *, nodename: str, release: str) -> None:
         """Start the counters at 0, with another kernel and another host name."""
-        self._began, self._received, self._sent = time.monotonic(), 0.0, 0.0
+        self._began, self._received, self._sent, self._used, self._idle = time.monotonic(), 0.0, 0.0, 0.0, 0.0
         self.nodename, self.release = nodename, release
 
     async def _serve(self, request: web.BaseRequest) -> web.Response:
@@ -57,13 +63,23 @@ class Exporter:
         elapsed, self._began = now - self._began, now
         self._received += self.rate * elapsed
         self._sent += self.transmit * elapsed
+        self._used += self.cpu * elapsed / self.cores
+        self._idle += (self.cores - self.cpu) * elapsed / self.cores
         uname = f'machine="x86_64",nodename="{self.nodename}",release="{self.release}",sysname="Linux"'
         lines = [
             "# TYPE node_network_receive_bytes_total counter",
             "# TYPE node_network_transmit_bytes_total counter",
+            "# TYPE node_cpu_seconds_total counter",
+            f"node_memory_MemTotal_bytes {self.memory_total:.0f}",
+            f"node_memory_MemAvailable_bytes {self.memory_total - self.memory:.0f}",
             f"node_uname_info{{{uname}}} 1",
             'node_network_receive_bytes_total{device="lo"} 1e12',
         ]
+        # A third of what is used is the kernel's, and a quarter of the rest waits for disks.
+        modes = {"user": self._used * 2 / 3, "system": self._used / 3, "idle": self._idle * 3 / 4}
+        for core in range(self.cores):
+            for mode, seconds in {**modes, "iowait": self._idle / 4, "steal": 0.0}.items():
+                lines.append(f'node_cpu_seconds_total{{cpu="{core}",mode="{mode}"}} {seconds:.6f}')
         for number, device in enumerate((self.device, *self.slaves, *self.repeating), start=2):
             flags = 0x1803 if device in self.slaves else 0x1003
             is_made = device in self.repeating

@@ -33,7 +33,7 @@ from berth.messages.attempts import (
     encode_watermark,
     watermark_key,
 )
-from berth.messages.livedata import Bandwidth, encode_bandwidth
+from berth.messages.livedata import NodeSample, encode_sample
 from berth.messages.subjects import Term, key
 from harness.builders.objects import a_node, a_pod, first_attempt
 
@@ -169,8 +169,8 @@ class BusyBus:
 
     async def _write_sample(self, number: int, name: str) -> None:
         rate = (number * 7919 % 1000) / 1000 * 1.25e9
-        sample = Bandwidth(receive=rate, transmit=rate / 3, capacity=1.25e9, sampled_at=datetime.now(UTC))
-        await self._session.put(BANDWIDTH, key("q1", name), encode_bandwidth(sample))
+        sample = NodeSample(receive=rate, transmit=rate / 3, capacity=1.25e9, sampled_at=datetime.now(UTC))
+        await self._session.put(BANDWIDTH, key("q1", name), encode_sample(sample))
 
     def _pod(self, name: str, namespace: str, node: str):
         created = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
 import msgspec
 
 from berth.api.config.networktraffic import BandwidthQuery
+from berth.api.config.nodeload.queries import AVERAGE, Statistic
 from berth.api.meta import ObjectMeta
 from berth.api.node import Node, NodeAddress, NodeStatus
 from berth.bus.interface import Session
 from berth.cluster.buckets import LiveDataReader
 from berth.cluster.snapshot import Snapshot
+from berth.kube.client import KubeClient
 from berth.lifecycle.process import Process
 from berth.messages.attempts import MirrorEntry, encode_entry
-from berth.messages.livedata import BANDWIDTH, Bandwidth, LiveSource, decode_bandwidth
+from berth.messages.livedata import BANDWIDTH, LiveSource, NodeSample, decode_sample
 from berth.messages.subjects import Term, key
-from berth_metrics_collector.service import serve
+from berth_metrics_collector.metricsapi import MetricsApiMeasurement
+from berth_metrics_collector.poller import Measurement, Query, TrafficMeasurement, UsageMeasurement
+from berth_metrics_collector.prometheus import Prometheus, SampleRow
+from berth_metrics_collector.service import MeasuredQuery, serve
 from berth_metrics_collector.settings import CollectorSettings
 from harness.fakes.bus_clock import ManualClock
 from harness.fakes.memory_bus import MemoryBus
@@ -33,6 +38,11 @@ def node_at(name: str, address: str = "", **metadata: object) -> Node:
     return Node(metadata=ObjectMeta(name=name, uid=name, **metadata), status=status)
 
 
+def sample_row(value: object, time: float = 0.0, **labels: str) -> SampleRow:
+    """A row of an answer of Prometheus."""
+    return SampleRow(metric=msgspec.json.encode(labels), value=(time, str(value)))
+
+
 def mirrored(node: Node) -> bytes:
     """A node as the watcher writes it into the mirror."""
     return encode_entry(MirrorEntry(term=Term(1), object=msgspec.Raw(msgspec.json.encode(node))))
@@ -41,7 +51,7 @@ def mirrored(node: Node) -> bytes:
 class CollectorWorld:
     """The bus, the nodes and the Snapshot of a test."""
 
-    def __init__(self, bus: MemoryBus, session: Session, query: BandwidthQuery, process: Process) -> None:
+    def __init__(self, bus: MemoryBus, session: Session, query: Query, process: Process) -> None:
         self.bus = bus
         self.session = session
         self.query = query
@@ -60,12 +70,14 @@ class CollectorWorld:
         self.snapshot.remove_node(name)
         await self.session.purge("cluster", key("node", name))
 
-    async def sample(self, node: str) -> Bandwidth | None:
+    async def sample(self, node: str) -> NodeSample | None:
         """The node's sample in the bucket."""
         entry = await self.session.get("bandwidth", key(self.query.token, node))
-        return decode_bandwidth(entry.data) if entry is not None and entry.data is not None else None
+        return decode_sample(entry.data) if entry is not None and entry.data is not None else None
 
-    async def until(self, condition: Callable[[Bandwidth | None], bool], node: str, seconds: float = 30.0) -> Bandwidth:
+    async def until(
+        self, condition: Callable[[NodeSample | None], bool], node: str, seconds: float = 30.0
+    ) -> NodeSample:
         """Wait until the node's sample meets the condition."""
         async with asyncio.timeout(seconds):
             while not condition(sample := await self.sample(node)):  # noqa: ASYNC110 - a bucket has no event
@@ -85,10 +97,34 @@ class CollectorWorld:
                     self._live_data.apply("bandwidth", entry.key, entry.data, entry.time)
 
 
+INVENTORY_ROUNDS = 4
+
+Measure = Callable[[Query], Measurement]
+
+
+def by_prometheus(*statistics: Statistic, server: object = None) -> Measure:
+    """Measure by the query's server, or another; of CPU and memory these statistics, and averages."""
+
+    def measure(query: Query) -> Measurement:
+        asked = Prometheus(query.url) if server is None else server
+        if isinstance(query, BandwidthQuery):
+            return TrafficMeasurement(query, asked, inventory_rounds=INVENTORY_ROUNDS)
+        return UsageMeasurement(query, {AVERAGE, *statistics}, asked, inventory_rounds=INVENTORY_ROUNDS)
+
+    return measure
+
+
+def by_metrics_api(client: KubeClient, *statistics: Statistic) -> Measure:
+    """Measure by the API server: averages, and these statistics."""
+    return lambda query: MetricsApiMeasurement(query, {AVERAGE, *statistics}, client)
+
+
 @asynccontextmanager
 async def collecting(
-    query: BandwidthQuery,
+    query: Query,
     *nodes: Node,
+    measure: Measure | None = None,
+    maximum_age: timedelta = timedelta(minutes=5),
     interval: timedelta = timedelta(seconds=0.5),
     collectors: int = 1,
     clock: ManualClock | None = None,
@@ -102,13 +138,13 @@ async def collecting(
     await world.show(*nodes)
     async with AsyncExitStack() as stack:
         reading = asyncio.create_task(world.read_bandwidth())
-        tasks = [asyncio.create_task(_serve(process, bus, [query], interval)) for process in processes]
+        settings, measure = CollectorSettings(interval=interval), measure or by_prometheus()
+        tasks = [
+            asyncio.create_task(serve(process, bus, [MeasuredQuery.of(query, measure(query), maximum_age)], settings))
+            for process in processes
+        ]
         stack.push_async_callback(_end, processes, tasks, reading)
         yield world
-
-
-async def _serve(process: Process, bus: MemoryBus, queries: Sequence[BandwidthQuery], interval: timedelta) -> None:
-    await serve(process, bus, queries, CollectorSettings(interval=interval, inventory_rounds=4))
 
 
 async def _end(processes: list[Process], tasks: list[asyncio.Task[None]], reading: asyncio.Task[None]) -> None:

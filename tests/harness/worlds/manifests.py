@@ -31,6 +31,10 @@ def _objects(text: str) -> tuple[Object, ...]:
 
 RIGHTS: Final[Sequence[Object]] = _objects((ROOT / "docs/rights/berth.yaml").read_text(encoding="utf-8"))
 """What docs/rights/berth.yaml has applied."""
+METRICS_RIGHTS: Final[Sequence[Object]] = _objects(
+    (KUBERNETES / "components/metrics-api/rights.yaml").read_text(encoding="utf-8")
+)
+"""What the component metrics-api has applied beside."""
 CUSTOM_KINDS: Final[Sequence[Object]] = _objects((ROOT / "tests/data/kubernetes/crds.yaml").read_text(encoding="utf-8"))
 """Kinds of KEDA and the Prometheus operator."""
 

@@ -22,7 +22,7 @@ from berth.api.pod import Pod
 from berth.framework.profile import Profile
 from berth.kube.listwatch import Upserted
 from berth.messages.attempts import Decision, Outcome, Pending, Ranked
-from berth.messages.livedata import Bandwidth
+from berth.messages.livedata import NodeSample
 from berth.messages.subjects import Attempt, Epoch, Term, Uid
 from berth.plugins.networktraffic import NetworkTraffic
 from berth.ranking.ranker import Ranker
@@ -127,8 +127,8 @@ class ManyScorers:
             view.advance_clock(START)
             view.snapshot.set_node(node)
             for query in queries if traffic is not None else ():
-                sample = Bandwidth(receive=traffic, transmit=traffic, sampled_at=START)
-                view.snapshot.live.set_bandwidth(query, node.metadata.name, sample)
+                sample = NodeSample(receive=traffic, transmit=traffic, sampled_at=START)
+                view.snapshot.live.set_sample(query, node.metadata.name, sample)
 
     def _place(self, pod: Pod, node: str) -> None:
         for snapshot in (self._cache.snapshot, *(view.snapshot for view in self._views)):

@@ -33,7 +33,7 @@ from berth.messages.attempts import (
     encode_watermark,
     watermark_key,
 )
-from berth.messages.livedata import Bandwidth, encode_bandwidth
+from berth.messages.livedata import MeasuredUsage, NodeSample, encode_sample
 from berth.messages.subjects import Attempt, PodSubject, Term
 from berth.profiles.configuration import read_configuration
 from berth.ranking.ranker import Ranker
@@ -214,8 +214,10 @@ class RecordedWorld:
         for source in self.scorers[0].ranker.live_sources if self.random.random() < 0.3 else ():
             node = f"n{self.random.randrange(self._nodes)}"
             measured_at = self.now - timedelta(seconds=self.random.random() * 100)
-            sample = Bandwidth(receive=self.random.random() * 1e8, transmit=0.0, capacity=1e9, sampled_at=measured_at)
-            self.publish("bandwidth", f"{source.name}.{node}", encode_bandwidth(sample))
+            used = MeasuredUsage(average=self.random.random() * 4000, deviation=self.random.random() * 100)
+            traffic = {"receive": self.random.random() * 1e8, "transmit": 0.0, "capacity": 1e9}
+            sample = NodeSample(**traffic, cpu=used, sampled_at=measured_at)
+            self.publish("bandwidth", f"{source.name}.{node}", encode_sample(sample))
 
     def decide(self) -> None:
         ranked = self.recording.of("RANKED")

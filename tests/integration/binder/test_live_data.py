@@ -8,7 +8,7 @@ from berth.api.config.load import load
 from berth.api.config.networktraffic import query_of
 from berth.api.config.presets import DEFAULT
 from berth.messages.attempts import Outcome, Reason
-from berth.messages.livedata import Bandwidth, encode_bandwidth
+from berth.messages.livedata import NodeSample, encode_sample
 from berth.messages.subjects import key
 from berth.plugins.registry import BUILT_IN
 from harness.plugins.fixtures_bus import BusUnderTest
@@ -34,8 +34,8 @@ async def world(cluster: Cluster, nats_bus_under_test: BusUnderTest):
 async def put(world, node: str, receive: float) -> None:
     [profile] = world.configuration.profiles
     token = query_of(profile.args["NetworkTraffic"]).token
-    sample = Bandwidth(receive=receive, capacity=100.0, sampled_at=datetime.now(UTC))
-    await world.session.put("bandwidth", key(token, node), encode_bandwidth(sample))
+    sample = NodeSample(receive=receive, capacity=100.0, sampled_at=datetime.now(UTC))
+    await world.session.put("bandwidth", key(token, node), encode_sample(sample))
 
 
 async def test_node_whose_link_has_filled_meanwhile_is_skipped(world):

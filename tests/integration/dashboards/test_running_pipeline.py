@@ -228,8 +228,8 @@ async def is_silent(monitored: Monitored, name: str) -> None:
 
 
 async def test_no_alert_fires_while_all_is_well(monitored):
-    await all_answered(monitored, {"samples": "berth_bandwidth_age_seconds < 5"})
-    for name in ("BerthBandwidthStale", "BerthBinderNotLeading", "BerthWatcherNotLeading"):
+    await all_answered(monitored, {"samples": "berth_sample_age_seconds < 5"})
+    for name in ("BerthSamplesStale", "BerthBinderNotLeading", "BerthWatcherNotLeading"):
         await is_silent(monitored, name)
     firing = await monitored.firing()
     assert firing.keys() <= {"BerthDeadLetters"}, "it stays for 15 minutes after the test of dead letters"
@@ -249,20 +249,20 @@ async def test_an_undecodable_message_fires_dead_letters(monitored):
 async def test_stopped_exporters_fire_bandwidth_stale_until_they_return(monitored):
     for exporter in monitored.exporters:
         await exporter.stop()
-    [labels] = await fires(monitored, "BerthBandwidthStale")
+    [labels] = await fires(monitored, "BerthSamplesStale")
     assert labels["query"].startswith("q")
     for exporter in monitored.exporters:
         await exporter.start()
-    await is_silent(monitored, "BerthBandwidthStale")
+    await is_silent(monitored, "BerthSamplesStale")
 
 
 async def test_a_stopped_collector_fires_bandwidth_stale(monitored):
     monitored.berth.kill("metrics-collector", signal.SIGSTOP)
     try:
-        await fires(monitored, "BerthBandwidthStale")
+        await fires(monitored, "BerthSamplesStale")
     finally:
         monitored.berth.kill("metrics-collector", signal.SIGCONT)
-    await is_silent(monitored, "BerthBandwidthStale")
+    await is_silent(monitored, "BerthSamplesStale")
 
 
 async def test_a_stopped_binder_fires_binder_not_leading_until_it_continues(monitored):

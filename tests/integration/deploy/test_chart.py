@@ -60,6 +60,7 @@ ALIKE: Final[Mapping[str, Mapping[str, Any]]] = {
     "existing-nats": {"nats": {"mode": "external", "external": {"url": "tls://nats.example.com:4222"}}},
     "console": {"console": {"enabled": True}},
     "recorder": {"recorder": {"enabled": True}},
+    "metrics-api": {"metricsCollector": {"metricsApi": True}},
     "shadow": {"shadow": {"enabled": True, "configuration": SHADOWS}},
 }
 """By overlay, the values that give the same objects."""
@@ -154,6 +155,7 @@ OTHER: Final[Mapping[str, tuple[Any, Mapping[str, Any]]]] = {
     "scorer.autoscaling.maxReplicas": (9, {"scorer": {"autoscaling": {"type": "hpa"}}}),
     "scorer.autoscaling.prometheus": ("http://other:9090", {"scorer": {"autoscaling": {"type": "keda"}}}),
     "scorer.resources": (RESOURCES, {}),
+    "metricsCollector.metricsApi": (True, {}),
     "metricsCollector.prometheusTokenSecret": ("prometheus-token", {}),
     "metricsCollector.replicas": (2, {}),
     "metricsCollector.resources": (RESOURCES, {}),

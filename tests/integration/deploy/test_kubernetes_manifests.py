@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from ipaddress import ip_address
 from pathlib import Path
@@ -24,6 +24,7 @@ from berth_cli.pipeline.accounts import users
 from harness.worlds.manifests import (
     KUBERNETES,
     MAKE_SECRETS,
+    METRICS_RIGHTS,
     RIGHTS,
     ROOT,
     Object,
@@ -352,6 +353,12 @@ def test_the_console_may_only_look_and_nobody_reaches_it_unasked():
     assert not any(account.partition("/")[2] in who for who in bound(objects).values())
 
 
+def test_a_collector_that_reads_metrics_reaches_the_api_server():
+    for name, reaches in (("metrics-api", True), ("shadow", False)):
+        policy = named(overlay(name), "NetworkPolicy", "berth-to-api-server")["spec"]
+        assert ("metrics-collector" in policy["podSelector"]["matchExpressions"][0]["values"]) == reaches
+
+
 def test_a_shadow_has_no_rights_at_the_api_server_and_its_own_nats_user():
     objects = overlay("shadow")
     spec = named(objects, "Deployment", "berth-shadow")["spec"]["template"]["spec"]
@@ -514,8 +521,13 @@ def test_roles_are_those_of_the_page(objects):
     if not of_kind(objects, "ClusterRole"):
         objects = (*objects, *of_kind(RIGHTS, "ClusterRole"), *of_kind(RIGHTS, "ClusterRoleBinding"))
         objects = [each for each in objects if not each.get("roleRef", {}).get("name", "").startswith("system:")]
-    assert rules(objects) == rules(RIGHTS)
-    assert bound(objects) == bound(RIGHTS)
+    beside = METRICS_RIGHTS if reads_metrics(objects) else ()
+    assert rules(objects) == rules((*RIGHTS, *beside))
+    assert bound(objects) == bound((*RIGHTS, *beside))
+
+
+def reads_metrics(objects: Sequence[Object]) -> bool:
+    return "ClusterRole/berth-reads-metrics" in map(name_of, objects)
 
 
 def test_roles_and_accounts_that_bindings_name_exist(objects):
@@ -535,10 +547,11 @@ def test_watcher_and_binder_have_the_clusters_roles_of_a_scheduler_in_its_own_na
     assert found["ClusterRole/system:kube-scheduler"] == found["ClusterRole/system:volume-scheduler"] == both
 
 
-def test_only_watcher_and_binder_mount_a_token(objects):
+def test_only_watcher_and_binder_mount_a_token_and_a_collector_that_reads_metrics(objects):
+    readers = ("watcher", "binder", *(("metrics-collector",) if reads_metrics(objects) else ()))
     for owner, template in pod_templates(objects):
         mounts = template["spec"]["automountServiceAccountToken"]
         if "serviceAccountName" not in template["spec"]:
             assert not mounts, owner
             continue
-        assert mounts == any(each["name"] in ("watcher", "binder") for each in template["spec"]["containers"]), owner
+        assert mounts == any(each["name"] in readers for each in template["spec"]["containers"]), owner

@@ -93,7 +93,7 @@ async def test_rates_agree_within_five_percent_and_the_busy_node_loses(prometheu
             await world.until(lambda sample: sample is not None, name)
         await asyncio.sleep(RANGE.total_seconds())
         metrics, token = world.process.metrics, query_of(args).token
-        assert metrics.value("berth_bandwidth_nodes", query=token, state="duplicate") == len(made)
+        assert metrics.value("berth_sampled_nodes", query=token, state="duplicate") == len(made)
         for name, exporter in made.items():
             sample = await world.sample(name)
             assert sample.receive == pytest.approx(exporter.rate, rel=0.05)
@@ -149,6 +149,6 @@ async def test_the_last_samples_stay_and_age_when_prometheus_stops(prometheus):
         age = int(best.details["NetworkTraffic"].partition("sampled ")[2].split()[0])
         assert 4 <= age <= 9
         token = query_of(args).token
-        assert world.process.metrics.value("berth_prometheus_rounds_total", query=token, result="unreachable") >= 3
+        assert world.process.metrics.value("berth_sample_rounds_total", query=token, result="unreachable") >= 3
         prometheus.start()
         await world.until(lambda sample: sample is not None and sample.sampled_at > last.sampled_at, "busy", seconds=40)

@@ -13,16 +13,16 @@ import pytest
 from berth.api.config.networktraffic import BandwidthQuery
 from berth.bus.session import NatsBus, NatsSession
 from berth.lifecycle.process import Process
-from berth.messages.livedata import Bandwidth, decode_bandwidth, encode_bandwidth
+from berth.messages.livedata import NodeSample, decode_sample, encode_sample
 from berth.messages.subjects import key
-from berth_metrics_collector.service import serve
+from berth_metrics_collector.service import MeasuredQuery, serve
 from berth_metrics_collector.settings import CollectorSettings
 from berth_sim.cluster import SimulatedCluster
 from berth_sim.nodes import node_manifests
 from harness.fakes.recording_meter import RecordingMeter
 from harness.servers.bus_users import bus_of_users, inbox_of, password_of, settings_of
 from harness.servers.nats_server import NatsServer
-from harness.worlds.collector_world import mirrored, node_at
+from harness.worlds.collector_world import by_prometheus, mirrored, node_at
 from harness.worlds.hostile_clients import client_of
 
 pytestmark = pytest.mark.requires("nats-server")
@@ -44,7 +44,8 @@ async def collector(server: NatsServer, query: BandwidthQuery) -> AsyncIterator[
     """A collector that asks Prometheus once: no later round replaces what somebody has written."""
     process = Process(name="metrics-collector", metrics=RecordingMeter())
     settings = CollectorSettings(interval=timedelta(hours=1))
-    task = asyncio.create_task(serve(process, NatsBus(settings_of(server, "collector")), [query], settings))
+    source = MeasuredQuery.of(query, by_prometheus()(query), timedelta(minutes=5))
+    task = asyncio.create_task(serve(process, NatsBus(settings_of(server, "collector")), [source], settings))
     try:
         yield
     finally:
@@ -61,15 +62,15 @@ async def harm(server: NatsServer, query: BandwidthQuery, authors: list[str], *,
             number += 1
             ahead = timedelta(seconds=(-60, 0, 1, 86400)[number % 4])
             by = authors[number % len(authors)]
-            sample = Bandwidth(receive=FORGED, sampled_at=datetime.now(UTC) + ahead, by=by)
+            sample = NodeSample(receive=FORGED, sampled_at=datetime.now(UTC) + ahead, by=by)
             headers = KINDS[number // 7 % len(KINDS)]
-            data = b"" if "KV-Operation" in headers else encode_bandwidth(sample)
+            data = b"" if "KV-Operation" in headers else encode_sample(sample)
             await thief.publish(f"$KV.bandwidth.{key(query.token, node)}", data, headers=dict(headers))
         await thief.flush()
         await asyncio.sleep(0.1)
     for node in NODES:
-        last = Bandwidth(receive=FORGED, sampled_at=datetime.now(UTC) + timedelta(days=1), by="somebody")
-        await thief.publish(f"$KV.bandwidth.{key(query.token, node)}", encode_bandwidth(last))
+        last = NodeSample(receive=FORGED, sampled_at=datetime.now(UTC) + timedelta(days=1), by="somebody")
+        await thief.publish(f"$KV.bandwidth.{key(query.token, node)}", encode_sample(last))
     await thief.close()
 
 
@@ -80,18 +81,18 @@ class Samples:
         self._watcher = watcher
         self._query = query
 
-    async def stored(self) -> dict[str, Bandwidth]:
+    async def stored(self) -> dict[str, NodeSample]:
         entries = {node: await self._watcher.get("bandwidth", key(self._query.token, node)) for node in NODES}
-        return {node: decode_bandwidth(each.data) for node, each in entries.items() if each is not None and each.data}
+        return {node: decode_sample(each.data) for node, each in entries.items() if each is not None and each.data}
 
-    async def until_honest(self) -> dict[str, Bandwidth]:
+    async def until_honest(self) -> dict[str, NodeSample]:
         """Wait until each node that is measured has an honest sample, and no other has any."""
         async with asyncio.timeout(30):
             while not self._are_honest(found := await self.stored()):  # noqa: ASYNC110 - a bucket has no event
                 await asyncio.sleep(0.1)
         return found
 
-    def _are_honest(self, found: Mapping[str, Bandwidth]) -> bool:
+    def _are_honest(self, found: Mapping[str, NodeSample]) -> bool:
         return sorted(found) == list(MEASURED) and all(sample.receive != FORGED for sample in found.values())
 
 

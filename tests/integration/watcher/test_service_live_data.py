@@ -7,7 +7,7 @@ import pytest
 
 from berth.api.config.networktraffic import query_of
 from berth.messages.attempts import Outcome, Positions
-from berth.messages.livedata import Bandwidth, encode_bandwidth, utc_time
+from berth.messages.livedata import NodeSample, encode_sample, utc_time
 from berth.messages.subjects import key
 from berth.profiles.configuration import read_configuration
 from harness.plugins.fixtures_bus import BusUnderTest
@@ -42,9 +42,9 @@ async def test_sample_of_a_free_link_requeues_a_pod_that_saturated_links_rejecte
     await world.until(lambda: len(world.attempts) == 1)
 
     query = query_of(read_configuration(world.config).profiles[0].args["NetworkTraffic"]).token
-    sample = Bandwidth(receive=10.0, capacity=100.0, sampled_at=utc_time(1.7e9))
+    sample = NodeSample(receive=10.0, capacity=100.0, sampled_at=utc_time(1.7e9))
     session = await world.session()
-    await session.put("bandwidth", key(query, "n1"), encode_bandwidth(sample))
+    await session.put("bandwidth", key(query, "n1"), encode_sample(sample))
 
     await world.until(world.all_bound)
     assert [attempt.rsplit(".", 1)[1] for attempt in world.attempts] == ["1", "2"]

@@ -22,7 +22,7 @@ from berth.messages.attempts import (
     encode_watermark,
     watermark_key,
 )
-from berth.messages.livedata import Bandwidth, encode_bandwidth
+from berth.messages.livedata import NodeSample, encode_sample
 from berth.messages.subjects import Term, key
 from berth_cli.console import nodetable
 from berth_cli.console.decisionlog import (
@@ -190,8 +190,8 @@ def test_a_node_has_a_bounded_number_of_labels_of_bounded_length(watched):
 
 
 def test_traffic_is_sent_once_a_second_and_only_where_it_is_another(watched):
-    sample = Bandwidth(receive=5.0, transmit=None, capacity=10.0, sampled_at=NOW)
-    watched.write(key("q1", "a"), encode_bandwidth(sample), BANDWIDTH)
+    sample = NodeSample(receive=5.0, transmit=None, capacity=10.0, sampled_at=NOW)
+    watched.write(key("q1", "a"), encode_sample(sample), BANDWIDTH)
     assert watched.changes().traffic == []
     (traffic,) = watched.changes(every_second=True).traffic
     assert (traffic.receive, traffic.transmit, traffic.capacity) == (5.0, None, 10.0)

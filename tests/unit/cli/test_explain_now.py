@@ -15,10 +15,10 @@ from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import rank_every_node
 from berth.framework.status import Code, Status
 from berth.messages.attempts import MirrorEntry, Watermark, encode_entry, encode_watermark, watermark_key
-from berth.messages.livedata import Bandwidth, encode_bandwidth, utc_time
+from berth.messages.livedata import NodeSample, encode_sample, utc_time
 from berth.messages.subjects import Attempt
 from berth.profiles.configuration import profiles_of, read_configuration
-from berth_cli.commands.top import newest, node_lines
+from berth_cli.commands.top import newest_traffic, node_lines
 from berth_cli.mirror import open_mirror
 from berth_cli.options import parse_pod
 from berth_cli.pods.finding import find_pod, in_the_mirror
@@ -207,8 +207,8 @@ async def test_the_mirror_is_complete_on_entering_and_kept_up_to_date():
         assert mirror.snapshot.node_of("web-0") == "roomy"
         assert (mirror.unreadable, set(mirror.watermarks)) == (1, {"pod"})
         assert {line.name: line.pods for line in node_lines(mirror)}["roomy"] == 1
-        sample = Bandwidth(receive=2.0, sampled_at=utc_time(1000))
-        await session.put("bandwidth", "q1.roomy", encode_bandwidth(sample))
+        sample = NodeSample(receive=2.0, sampled_at=utc_time(1000))
+        await session.put("bandwidth", "q1.roomy", encode_sample(sample))
         async with asyncio.timeout(5):
             while not (lines := [line for line in node_lines(mirror) if line.sampled_at]):  # noqa: ASYNC110 - there is no event for a read sample
                 await asyncio.sleep(0)
@@ -249,8 +249,8 @@ def test_a_placed_pod_has_the_claims_that_were_made_for_it():
 
 def test_the_newest_sample_of_a_node_counts():
     old, new = (
-        Bandwidth(receive=1.0, sampled_at=utc_time(1)),
-        Bandwidth(receive=2.0, sampled_at=utc_time(2) + timedelta(0)),
+        NodeSample(receive=1.0, sampled_at=utc_time(1)),
+        NodeSample(receive=2.0, sampled_at=utc_time(2) + timedelta(0)),
     )
-    assert newest([new, old]) is new
-    assert newest([]) is None
+    assert newest_traffic([new, old]) is new
+    assert newest_traffic([]) is None

@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from berth.exits import UsageError
-from berth.messages.livedata import Bandwidth, encode_bandwidth
+from berth.messages.livedata import NodeSample, encode_sample
 from berth.messages.queue import WaitingPod
 from berth.profiles.configuration import profiles_of
 from berth_cli.commands.replay import app
@@ -129,8 +129,8 @@ def test_a_node_that_goes_and_comes_back_has_its_pods_again(world: RecordedWorld
 
 def test_samples_are_shown_from_their_time_on(world: RecordedWorld):
     world.seconds += 10
-    sample = Bandwidth(receive=5.0, transmit=1.0, capacity=10.0, sampled_at=world.now)
-    world.publish("bandwidth", "q.n1", encode_bandwidth(sample))
+    sample = NodeSample(receive=5.0, transmit=1.0, capacity=10.0, sampled_at=world.now)
+    world.publish("bandwidth", "q.n1", encode_sample(sample))
     world.seconds += 10
     world.mirror("node.later", a_node("later"))
     steps = clusters(world.recording).recorded.steps

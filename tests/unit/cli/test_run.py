@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from berth.messages.livedata import Bandwidth, encode_bandwidth
+from berth.messages.livedata import NodeSample, encode_sample
 from berth.profiles.configuration import read_configuration
 from berth_cli.commands.run import first_samples, next_steps, traffic_summary
 from berth_cli.pipeline import access, programs
@@ -34,7 +34,7 @@ async def test_unreadable_samples_are_left_out():
     await session.apply()
     now = datetime(2026, 1, 1, tzinfo=UTC)
     for node, rate in TRAFFIC.items():
-        await session.put("bandwidth", f"query.{node}", encode_bandwidth(Bandwidth(receive=rate, sampled_at=now)))
+        await session.put("bandwidth", f"query.{node}", encode_sample(NodeSample(receive=rate, sampled_at=now)))
     await session.put("bandwidth", "query.junk", b"junk")
     assert await first_samples(session, len(TRAFFIC)) == TRAFFIC
 

@@ -5,6 +5,7 @@ import tracemalloc
 from datetime import UTC, datetime, timedelta
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,24 +14,24 @@ from berth.cluster.buckets import LiveDataReader
 from berth.cluster.livedata import MAX_FACT_BYTES, MAX_UNKNOWN
 from berth.cluster.snapshot import Snapshot
 from berth.errors import DecodeError
-from berth.messages.livedata import Bandwidth, LiveSource, encode_bandwidth
+from berth.messages.livedata import LiveSource, MeasuredUsage, NodeSample, encode_sample
 from harness.builders.objects import a_node, a_pod
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 SOURCES = [LiveSource(bucket="bandwidth", name="q1"), LiveSource(bucket="facts", name="disk")]
 
 
-def sample(receive: float) -> Bandwidth:
-    return Bandwidth(receive=receive, sampled_at=T0)
+def sample(receive: float) -> NodeSample:
+    return NodeSample(receive=receive, sampled_at=T0)
 
 
 def receive(snapshot: Snapshot, node: str) -> float:
-    return float(snapshot.live.bandwidth("q1").receive[snapshot.rows.of(node)])
+    return float(snapshot.live.samples("q1").receive[snapshot.rows.of(node)])
 
 
 def test_a_sample_that_comes_before_its_node_is_there_when_the_node_comes():
     snapshot = Snapshot()
-    snapshot.live.set_bandwidth("q1", "a", sample(5.0))
+    snapshot.live.set_sample("q1", "a", sample(5.0))
     snapshot.set_node(a_node("a"))
     assert receive(snapshot, "a") == 5.0
 
@@ -42,11 +43,11 @@ def test_queries_that_no_plugin_reads_cost_their_samples_and_end_with_them():
     gc.collect()
     tracemalloc.start()
     for number in range(300):
-        snapshot.live.set_bandwidth(f"unread-{number}", "n1", sample(5.0))
+        snapshot.live.set_sample(f"unread-{number}", "n1", sample(5.0))
         snapshot.live.set_fact(f"unread-{number}", "n1", msgspec.Raw(b"1"), stored_at=0.0)
     alive = tracemalloc.get_traced_memory()[0]
     for number in range(300):
-        snapshot.live.set_bandwidth(f"unread-{number}", "n1", None)
+        snapshot.live.set_sample(f"unread-{number}", "n1", None)
         snapshot.live.set_fact(f"unread-{number}", "n1", None, stored_at=0.0)
     gc.collect()
     left = tracemalloc.get_traced_memory()[0]
@@ -58,11 +59,11 @@ def test_queries_that_no_plugin_reads_cost_their_samples_and_end_with_them():
 
 def test_samples_of_nodes_that_do_not_exist_are_bounded_and_take_no_place_of_one_that_does():
     snapshot = Snapshot()
-    snapshot.live.set_bandwidth("q1", "before", sample(5.0))
+    snapshot.live.set_sample("q1", "before", sample(5.0))
     snapshot.set_node(a_node("before"))
     for number in range(MAX_UNKNOWN + 1000):
-        snapshot.live.set_bandwidth("q1", f"junk-{number}", sample(1.0))
-    samples = snapshot.live.bandwidth("q1").samples()
+        snapshot.live.set_sample("q1", f"junk-{number}", sample(1.0))
+    samples = snapshot.live.samples("q1").samples()
     assert len(samples) == MAX_UNKNOWN + 1
     assert "junk-0" not in samples
     assert receive(snapshot, "before") == 5.0
@@ -88,7 +89,7 @@ def test_facts_are_bounded_in_bytes_and_the_oldest_end_first():
 def test_a_row_that_another_node_takes_over_shows_that_nodes_sample():
     snapshot = Snapshot()
     for name, amount in (("a", 5.0), ("b", 7.0)):
-        snapshot.live.set_bandwidth("q1", name, sample(amount))
+        snapshot.live.set_sample("q1", name, sample(amount))
     snapshot.set_node(a_node("a"))
     row = snapshot.rows.of("a")
     assert receive(snapshot, "a") == 5.0
@@ -104,22 +105,48 @@ def test_a_row_that_another_node_takes_over_shows_that_nodes_sample():
 def test_a_node_that_comes_back_to_a_row_shows_its_own_newest_sample():
     snapshot = Snapshot()
     snapshot.set_node(a_node("a"))
-    snapshot.live.set_bandwidth("q1", "a", sample(5.0))
+    snapshot.live.set_sample("q1", "a", sample(5.0))
     snapshot.remove_node("a")
     snapshot.place(a_pod("early"), "b")  # takes the row before its node exists
-    snapshot.live.set_bandwidth("q1", "b", sample(7.0))
-    snapshot.live.set_bandwidth("q1", "a", sample(6.0))
+    snapshot.live.set_sample("q1", "b", sample(7.0))
+    snapshot.live.set_sample("q1", "a", sample(6.0))
     snapshot.remove_pod("uid-early")
     snapshot.set_node(a_node("a"))
     assert receive(snapshot, "a") == 6.0
 
 
-def test_columns_grow_with_the_cluster():
+def test_a_statistic_is_a_column_once_a_plugin_reads_it_and_follows_the_samples_and_the_rows():
     snapshot = Snapshot()
-    snapshot.live.set_bandwidth("q1", "n0", sample(1.0))
+    measured = NodeSample(
+        cpu=MeasuredUsage(average=1500.0, p95=2600.0), memory=MeasuredUsage(average=2.0**30), sampled_at=T0
+    )
+    snapshot.live.set_sample("load", "early", measured)
+    for name in ("a", "early"):
+        snapshot.set_node(a_node(name))
+    samples = snapshot.live.samples("load")
+    a, early = snapshot.rows.of("a"), snapshot.rows.of("early")
+    assert samples.usage("cpu", "p95")[early] == 2600.0
+    assert np.isnan(samples.usage("cpu", "p95")[a])
+    assert np.isnan(samples.usage("cpu", "deviation")[early])
+    assert samples.usage("memory", "average")[early] == 2.0**30
+
+    snapshot.live.set_sample("load", "a", msgspec.structs.replace(measured, cpu=MeasuredUsage(p95=7.0), memory=None))
     for number in range(200):
         snapshot.set_node(a_node(f"n{number}"))
-    snapshot.live.set_bandwidth("q1", "n199", sample(2.0))
+    samples = snapshot.live.samples("load")
+    assert samples.usage("cpu", "p95")[a] == 7.0
+    assert np.isnan(samples.usage("memory", "average")[a])
+    assert np.isnan(samples.usage("cpu", "p95")[snapshot.rows.of("n199")])
+    snapshot.live.set_sample("load", "early", None)
+    assert np.isnan(samples.usage("cpu", "p95")[early])
+
+
+def test_columns_grow_with_the_cluster():
+    snapshot = Snapshot()
+    snapshot.live.set_sample("q1", "n0", sample(1.0))
+    for number in range(200):
+        snapshot.set_node(a_node(f"n{number}"))
+    snapshot.live.set_sample("q1", "n199", sample(2.0))
     assert (receive(snapshot, "n0"), receive(snapshot, "n199")) == (1.0, 2.0)
 
 
@@ -127,14 +154,14 @@ def test_only_changed_rows_are_returned_newest_first():
     snapshot = Snapshot()
     for name in ("a", "b"):
         snapshot.set_node(a_node(name))
-    columns = snapshot.live.bandwidth("q1")
+    columns = snapshot.live.samples("q1")
     before = columns.version
-    snapshot.live.set_bandwidth("q1", "b", sample(1.0))
+    snapshot.live.set_sample("q1", "b", sample(1.0))
     assert columns.changed_since(before) == [snapshot.rows.of("b")]
     assert columns.changed_since(columns.version) == []
     before = columns.version
     for name in ("a", "b", "a"):
-        snapshot.live.set_bandwidth("q1", name, sample(2.0))
+        snapshot.live.set_sample("q1", name, sample(2.0))
     a, b = snapshot.rows.of("a"), snapshot.rows.of("b")
     assert [columns.changed_since(before + written) for written in range(4)] == [[a, b], [a, b], [a], []]
 
@@ -143,9 +170,9 @@ def test_entries_of_undeclared_sources_are_ignored():
     snapshot = Snapshot()
     reader = LiveDataReader(snapshot.live, SOURCES)
     for query in ("q1", "q2"):
-        reader.apply("bandwidth", f"{query}.node-1.example.com", encode_bandwidth(sample(3.0)), T0)
-    assert set(snapshot.live.bandwidth("q1").samples()) == {"node-1.example.com"}
-    assert not snapshot.live.bandwidth("q2").samples()
+        reader.apply("bandwidth", f"{query}.node-1.example.com", encode_sample(sample(3.0)), T0)
+    assert set(snapshot.live.samples("q1").samples()) == {"node-1.example.com"}
+    assert not snapshot.live.samples("q2").samples()
     assert reader.buckets == ("bandwidth", "facts")
     assert snapshot.live.now == T0.timestamp()
 
@@ -155,20 +182,20 @@ def test_a_sample_from_the_future_is_as_old_as_its_entry():
     snapshot.set_node(a_node("a"))
     reader = LiveDataReader(snapshot.live, SOURCES)
     future = msgspec.structs.replace(sample(3.0), sampled_at=T0 + timedelta(days=9))
-    reader.apply("bandwidth", "q1.a", encode_bandwidth(future), T0)
-    assert snapshot.live.bandwidth("q1").sample("a").sampled_at == T0
+    reader.apply("bandwidth", "q1.a", encode_sample(future), T0)
+    assert snapshot.live.samples("q1").sample("a").sampled_at == T0
     before = msgspec.structs.replace(sample(3.0), sampled_at=T0 - timedelta(seconds=9))
-    reader.apply("bandwidth", "q1.a", encode_bandwidth(before), T0)
-    assert snapshot.live.bandwidth("q1").sample("a").sampled_at == before.sampled_at
+    reader.apply("bandwidth", "q1.a", encode_sample(before), T0)
+    assert snapshot.live.samples("q1").sample("a").sampled_at == before.sampled_at
 
 
 def test_a_removal_leaves_nothing():
     snapshot = Snapshot()
     snapshot.set_node(a_node("a"))
     reader = LiveDataReader(snapshot.live, SOURCES)
-    reader.apply("bandwidth", "q1.a", encode_bandwidth(sample(3.0)), T0)
+    reader.apply("bandwidth", "q1.a", encode_sample(sample(3.0)), T0)
     reader.apply("bandwidth", "q1.a", None, T0)
-    assert snapshot.live.bandwidth("q1").sample("a") is None
+    assert snapshot.live.samples("q1").sample("a") is None
     assert receive(snapshot, "a") != receive(snapshot, "a")
 
 
@@ -276,10 +303,10 @@ def test_facts_are_any_json():
 def test_an_invalid_entry_is_rejected_and_the_previous_value_stays(bucket, key, data):
     snapshot = Snapshot()
     reader = LiveDataReader(snapshot.live, SOURCES)
-    reader.apply("bandwidth", "q1.a", encode_bandwidth(sample(3.0)), T0)
+    reader.apply("bandwidth", "q1.a", encode_sample(sample(3.0)), T0)
     with pytest.raises(DecodeError):
         reader.apply(bucket, key, data, T0)
-    assert snapshot.live.bandwidth("q1").sample("a") == sample(3.0)
+    assert snapshot.live.samples("q1").sample("a") == sample(3.0)
 
 
 def test_a_supposition_keeps_the_time_of_the_pods_binding():

@@ -17,7 +17,7 @@ from berth.cluster.nodes import node_info
 from berth.cluster.placedpods import PlacedPods
 from berth.cluster.snapshot import Snapshot
 from berth.cluster.topologycounts import PodsMatching, PodsWithTerm
-from berth.messages.livedata import Bandwidth
+from berth.messages.livedata import NodeSample
 from berth.plugins.networktraffic import TrafficEstimates
 from harness.builders.objects import a_node, pod_requesting
 from harness.builders.random_clusters import QUERY, SOURCE, events, nodes, pods, snapshots
@@ -139,8 +139,8 @@ def copy_objects(followed: Snapshot, fresh: Snapshot) -> None:
 
 
 def copy_live_data(followed: Snapshot, fresh: Snapshot) -> None:
-    for node, sample in followed.live.bandwidth(QUERY.token).samples().items():
-        fresh.live.set_bandwidth(QUERY.token, node, sample)
+    for node, sample in followed.live.samples(QUERY.token).samples().items():
+        fresh.live.set_sample(QUERY.token, node, sample)
     for node, fact in followed.live.facts(SOURCE).items():
         fresh.live.set_fact(SOURCE, node, fact, stored_at=followed.live.now)
     fresh.live.observe_time(followed.live.now)
@@ -185,7 +185,7 @@ def live_on(snapshot: Snapshot, row: int) -> object:
     """The live data and estimates of rows with a node."""
     if not snapshot.columns.exists[row]:
         return None
-    known = snapshot.live.bandwidth(QUERY.token)
+    known = snapshot.live.samples(QUERY.token)
     pods = snapshot.derived(PlacedPods, lambda: PlacedPods(snapshot))
     pods.refresh()
     times = sorted(pods.since[pods.rows == row].tolist())
@@ -252,8 +252,8 @@ def test_a_proposed_pod_counts_with_its_new_time_once_bound():
     snapshot, pod = Snapshot(), pod_requesting("web")
     snapshot.set_node(a_node("n0"))
     sampled_at = datetime(2026, 1, 1, 0, 5, tzinfo=UTC)
-    snapshot.live.set_bandwidth("q", "n0", Bandwidth(receive=1.0, sampled_at=sampled_at))
-    estimates = TrafficEstimates(snapshot, snapshot.live.bandwidth("q"), range_seconds=300, amount=lambda _: 1)
+    snapshot.live.set_sample("q", "n0", NodeSample(receive=1.0, sampled_at=sampled_at))
+    estimates = TrafficEstimates(snapshot, snapshot.live.samples("q"), range_seconds=300, amount=lambda _: 1)
     snapshot.place(pod, "n0")
     assert estimates.column()[0] == 1
     snapshot.place(pod, "n0", bound_at=sampled_at.timestamp() - 240)

@@ -1,4 +1,4 @@
-"""The collector reads the arguments of NetworkTraffic from the file that all services share, and no other plugin."""
+"""The collector reads the arguments of plugins with samples from the file that all services share, and no others."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from berth.api.config.load import ConfigurationError
+from berth.api.config.nodeload.plugins import load_queries
 from berth.api.config.presets import DEFAULT_NAME
 from berth.profiles.configuration import read_configuration as read_whole
-from berth_metrics_collector.configuration import read_configuration
-from berth_metrics_collector.queries import configured_queries, maximum_ages
-from berth_metrics_collector.settings import outlived
+from berth_metrics_collector.settings import maximum_ages, outlived, read_configuration, traffic_queries_of
 
 HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
 TRAFFIC = "{name: NetworkTraffic, args: {url: 'http://prometheus:9090', range: 60s, maximumAge: 90s}}"
@@ -49,13 +48,13 @@ def read(tmp_path: Path):
 )
 def test_it_queries_what_a_service_with_all_plugins_would(read, profile):
     own, whole = read(profile), read(profile, read_whole)
-    assert configured_queries(own) == configured_queries(whole)
+    assert traffic_queries_of(own) == traffic_queries_of(whole)
     assert maximum_ages(own) == maximum_ages(whole)
     assert own.digest == whole.digest
 
 
 def test_a_profile_that_runs_it_is_found(read):
-    (query,) = configured_queries(read(f"{{plugins: {{{RUNS}}}, pluginConfig: [{TRAFFIC}]}}"))
+    (query,) = traffic_queries_of(read(f"{{plugins: {{{RUNS}}}, pluginConfig: [{TRAFFIC}]}}"))
     assert (query.url, query.time_range) == ("http://prometheus:9090", timedelta(seconds=60))
 
 
@@ -66,7 +65,7 @@ def test_a_mistake_in_its_arguments_is_named(read):
 
 def test_what_concerns_other_plugins_is_the_business_of_the_other_services(read):
     profile = "{plugins: {score: {enabled: [{name: OfNobody}]}}, pluginConfig: [{name: OfNobody, args: {a: 1}}]}"
-    assert configured_queries(read(profile)) == ()
+    assert traffic_queries_of(read(profile)) == ()
     with pytest.raises(ConfigurationError, match="unknown plugin 'OfNobody'"):
         read(profile, read_whole)
 
@@ -75,3 +74,14 @@ def test_samples_that_become_too_old_between_two_rounds_are_known_at_the_start()
     """A rule between the file (maximumAge) and the environment (BERTH_COLLECTOR_INTERVAL)."""
     ages = {"short": timedelta(seconds=15), "long": timedelta(seconds=16)}
     assert outlived(ages, timedelta(seconds=15)) == ["short"]
+
+
+LOAD = "{name: NodeLoad, args: {url: 'http://prometheus:9090', range: 60s, statistic: p95}}"
+MEASURED = "multiPoint: {enabled: [{name: NetworkTraffic}, {name: NodeLoad}]}"
+
+
+def test_a_profile_with_all_kinds_of_samples_has_a_query_of_each(read):
+    own = read(f"{{plugins: {{{MEASURED}}}, pluginConfig: [{TRAFFIC}, {LOAD}]}}")
+    (traffic,), ((load, demand),) = traffic_queries_of(own), load_queries(own).items()
+    assert (load.url, load.time_range, demand.statistics) == (traffic.url, traffic.time_range, {"average", "p95"})
+    assert maximum_ages(own) == {traffic.token: timedelta(seconds=90), load.token: timedelta(minutes=5)}

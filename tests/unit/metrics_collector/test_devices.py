@@ -9,6 +9,7 @@ import pytest
 from berth_metrics_collector.devices import MASTER, NOARP, POINTOPOINT, SLAVE, DeviceFacts, counted_devices
 from berth_metrics_collector.prometheus import SampleRow
 from berth_metrics_collector.samples import DeviceRows, Target, device_facts
+from harness.worlds.collector_world import sample_row
 
 CASE = json.loads((Path(__file__).parents[2] / "data" / "traffic-devices" / "spec.json").read_text())
 UP = 0x1003
@@ -150,7 +151,7 @@ def test_facts_are_read_by_exporter_and_device():
     labels = {"instance": "x:9100", "job": "j", "cluster": "a"}
 
     def rows(value: str, **more: str) -> list[SampleRow]:
-        return [SampleRow(metric={"__name__": "m", **labels, **more}, value=(0.0, value))]
+        return [sample_row(value, __name__="m", **labels, **more)]
 
     made = DeviceRows(
         flags=rows("5187", device="bond0"),

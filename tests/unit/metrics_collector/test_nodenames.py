@@ -9,9 +9,8 @@ from berth.api.config.networktraffic import LINK_CAPACITY_ANNOTATION
 from berth.api.meta import ObjectMeta
 from berth.api.node import Node, NodeAddress, NodeStatus
 from berth_metrics_collector.nodenames import NodeNames, host_of, nodes_of
-from berth_metrics_collector.prometheus import SampleRow
 from berth_metrics_collector.samples import Target, host_names
-from harness.worlds.collector_world import node_at
+from harness.worlds.collector_world import node_at, sample_row
 
 NODES = NodeNames([node_at("node-1.example.com", "10.0.0.1"), node_at("node-2", "10.0.0.2")])
 
@@ -112,10 +111,7 @@ def test_exporters_and_nodes_are_joined_by_all_labels():
         Target(instance="10.0.0.9:9100", job="node", others=frozenset({("cluster", name)})) for name in ("a", "b")
     )
     rows = [
-        SampleRow(
-            metric={"instance": ours.instance, "job": "node", "cluster": cluster, "nodename": host, "release": "6"},
-            value=(0, "1"),
-        )
+        sample_row(1, instance=ours.instance, job="node", cluster=cluster, nodename=host, release="6")
         for cluster, host in (("a", "node-2"), ("b", "somewhere-else"))
     ]
     assert nodes_of([ours, theirs], host_names(rows, "node"), NODES) == {ours: "node-2"}
@@ -123,9 +119,7 @@ def test_exporters_and_nodes_are_joined_by_all_labels():
 
 def test_the_later_of_two_host_names_counts():
     names = [("node-1", "20"), ("node-2", "10")]
-    rows = [
-        SampleRow(metric={"instance": "x", "job": "j", "nodename": name}, value=(0.0, seen)) for name, seen in names
-    ]
+    rows = [sample_row(seen, instance="x", job="j", nodename=name) for name, seen in names]
     assert list(host_names(rows, "node").values()) == ["node-1"]
 
 
@@ -150,3 +144,8 @@ def test_an_annotated_link_capacity_is_in_bytes():
 )
 def test_the_host_part_of_an_instance(instance, host):
     assert host_of(instance) == host
+
+
+def test_what_pods_may_have_of_a_node_is_known_in_the_units_of_samples():
+    nodes = NodeNames([node_at("a"), Node(metadata=ObjectMeta(name="b"), status=NodeStatus(allocatable={"cpu": "?"}))])
+    assert nodes.allocatable == {"a": {"cpu": 64000, "memory": 256 * 2**30}, "b": {}}

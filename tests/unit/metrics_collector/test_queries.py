@@ -5,7 +5,8 @@ from datetime import timedelta
 import pytest
 
 from berth.api.config.networktraffic import BandwidthQuery
-from berth_metrics_collector.queries import inventory_queries, traffic_queries
+from berth.api.config.nodeload.queries import LoadQuery
+from berth_metrics_collector.queries import exporter_queries, inventory_queries, traffic_queries, usage_queries
 
 
 def query(*devices: str, seconds: float = 300, **other) -> BandwidthQuery:
@@ -36,12 +37,12 @@ def test_every_query_selects_series_by_labels():
 
 
 def test_a_name_with_a_dot_stands_for_itself():
-    assert '{device="eth0.100"}' in traffic_queries(query(r"eth0\.100")).count
+    assert '{device="eth0.100"}' in traffic_queries(query(r"eth0\.100")).young
 
 
 def test_names_cannot_leave_their_quotes():
-    assert r'{device=~"\"}) or vector(1"}' in traffic_queries(query('"}) or vector(1')).count
-    assert r'{device=~"\\d+"}' in traffic_queries(query(r"\d+")).count
+    assert r'{device=~"\"}) or vector(1"}' in traffic_queries(query('"}) or vector(1')).young
+    assert r'{device=~"\\d+"}' in traffic_queries(query(r"\d+")).young
 
 
 @pytest.mark.parametrize(("seconds", "look"), [(300, "60s"), (60, "60s"), (10, "10s"), (7.5, "7500ms")])
@@ -65,3 +66,39 @@ def test_different_queries_have_different_tokens_and_equal_ones_the_same():
     assert len({one.token for one in different}) == len(different)
     in_a_store_already = "qc5207ed27ab6"
     assert query("eth0").token == in_a_store_already
+
+
+def load(seconds: float = 300, **other) -> LoadQuery:
+    return LoadQuery(url="http://p:9090", time_range=timedelta(seconds=seconds), **other)
+
+
+BUSY = 'node_cpu_seconds_total{mode!~"idle|iowait|steal"}'
+AVAILABLE = "node_memory_MemAvailable_bytes[300s]"
+
+
+def test_averages_need_no_more_than_one_query_each():
+    asked = usage_queries(load(), {"average"}, 15.0)
+    assert asked.cpu == {"average": f"sum without (cpu, mode) (rate({BUSY}[300s]))"}
+    assert asked.memory == {"average": f"node_memory_MemTotal_bytes - avg_over_time({AVAILABLE})"}
+
+
+def test_a_percentile_is_of_the_use_between_two_scrapes():
+    """And of memory the opposite percentile of what is available."""
+    asked, points = usage_queries(load(), {"p90", "deviation"}, 15.0), f"sum without (cpu, mode) (irate({BUSY}[60s]))"
+    assert asked.cpu["p90"] == f"quantile_over_time(0.9, {points}[300s:15s])"
+    assert asked.cpu["deviation"] == f"stddev_over_time({points}[300s:15s])"
+    assert asked.memory["p90"] == f"node_memory_MemTotal_bytes - quantile_over_time(0.1, {AVAILABLE})"
+    assert asked.memory["deviation"] == f"stddev_over_time({AVAILABLE})"
+
+
+def test_a_long_range_has_points_at_some_distance():
+    """3600 s / 60 points = 60 s, though scraped every 15 s."""
+    assert usage_queries(load(3600), {"p50"}, 15.0).cpu["p50"].endswith("[60s]))[3600s:60s])")
+
+
+def test_queries_of_load_select_series_by_labels():
+    chosen = load(labels=(("cluster", "east"),))
+    asked, exporters = usage_queries(chosen, {"average", "p99"}, 15.0), exporter_queries(chosen)
+    texts = [*asked.cpu.values(), *asked.memory.values(), asked.young, asked.scraped_at]
+    for promql in (*texts, exporters.names, exporters.interval):
+        assert promql.count('cluster="east"') == promql.count("node_") > 0, promql

@@ -6,9 +6,8 @@ from datetime import timedelta
 import pytest
 
 from berth.api.config.networktraffic import BandwidthQuery
-from berth.messages.livedata import Bandwidth, decode_bandwidth, encode_bandwidth
+from berth.messages.livedata import NodeSample, decode_sample, encode_sample
 from berth_metrics_collector.devices import DeviceFacts
-from berth_metrics_collector.prometheus import SampleRow
 from berth_metrics_collector.samples import (
     Inventory,
     NodeSamples,
@@ -18,6 +17,7 @@ from berth_metrics_collector.samples import (
     scrape_intervals,
     values_by_device,
 )
+from harness.worlds.collector_world import sample_row
 
 QUERY = BandwidthQuery(url="http://p", devices=(".*",), time_range=timedelta(seconds=30))
 NODE = Target(instance="10.0.0.1:9100", job="node")
@@ -30,7 +30,7 @@ def samples(traffic: TrafficValues, inventory: Inventory, capacity: float | None
     return node_samples(traffic, inventory, dict.fromkeys(traffic.targets, "a"), capacities, QUERY)
 
 
-def sample(traffic: TrafficValues, inventory: Inventory) -> Bandwidth | None:
+def sample(traffic: TrafficValues, inventory: Inventory) -> NodeSample | None:
     return samples(traffic, inventory).samples.get("a")
 
 
@@ -39,9 +39,8 @@ def readings(rate=80e6, *, count=30.0, before=False, device="eth0", transmit=1.0
     return TrafficValues(
         receive={} if rate is None else {key: rate},
         transmit={} if transmit is None else {key: transmit},
-        count={key: count},
+        young={} if before else {key: count},
         scraped_at={} if scraped is None else {key: scraped},
-        scraped_before={key: NOW - 30} if before else {},
     )
 
 
@@ -49,7 +48,7 @@ def every_second(**more) -> Inventory:
     return Inventory(interval={"node": 1.0}, **more)
 
 
-def receive(found: Bandwidth | None) -> float | None:
+def receive(found: NodeSample | None) -> float | None:
     assert found is not None
     return found.receive
 
@@ -76,12 +75,12 @@ def test_three_scrapes_are_too_few():
 
 
 def test_a_series_that_covers_the_range_with_gaps_needs_no_correction():
-    """Unreachable for 20 s of 30: the counter went on, so the rate is right in spite of only 10 scrapes."""
-    assert receive(sample(readings(80e6, count=10, before=True), every_second())) == 80e6
+    """Unreachable for 20 s of 30: the counter went on, so the rate is right in spite of few scrapes."""
+    assert receive(sample(readings(80e6, before=True), every_second())) == 80e6
 
 
 def test_a_series_that_has_ended_gives_no_sample():
-    assert sample(readings(53.6e6, count=20, before=True, scraped=None), every_second()) is None
+    assert sample(readings(53.6e6, before=True, scraped=None), every_second()) is None
 
 
 def test_a_young_series_needs_the_scrape_interval():
@@ -103,9 +102,8 @@ def several(*devices: tuple[str, float], capacity: dict[str, float] | None = Non
     made = TrafficValues(
         receive={keys[name]: rate for name, rate in devices},
         transmit={},
-        count={},
+        young={},
         scraped_at=dict.fromkeys(keys.values(), NOW),
-        scraped_before=dict.fromkeys(keys.values(), NOW),
     )
     known = every_second(
         facts={NODE: {name: DeviceFacts(flags=flag) for name, flag in (flags or {}).items()}},
@@ -136,9 +134,8 @@ def series(*made: tuple[Target, str, float, float, bool]) -> TrafficValues:
     return TrafficValues(
         receive={key: rate for key, (rate, _, _) in keys.items()},
         transmit={},
-        count=dict.fromkeys(keys, 1.0),
+        young={key: 1.0 for key, (_, _, is_old) in keys.items() if not is_old},
         scraped_at={key: at for key, (_, at, _) in keys.items()},
-        scraped_before={key: at - 30 for key, (_, at, is_old) in keys.items() if is_old},
     )
 
 
@@ -225,7 +222,7 @@ def test_a_capacity_that_readers_refuse_is_unknown_and_the_rates_stay(announced,
     made = series(*((NODE, name, 1.0, 0, True) for name in names))
     speed = {(NODE, name): capacity for name, capacity in zip(names, reported, strict=True)}
     found = samples(made, every_second(speed=speed), announced).samples["a"]
-    assert decode_bandwidth(encode_bandwidth(found)) == found
+    assert decode_sample(encode_sample(found)) == found
     assert (found.receive, found.capacity) == (float(len(reported)), None)
 
 
@@ -236,14 +233,12 @@ def test_an_announced_link_capacity_takes_precedence():
 
 def test_invalid_values_are_left_out():
     texts = ["NaN", "+Inf", "-Inf", "-1", "many", "1e400", "12.5"]
-    rows = [
-        SampleRow(metric={"instance": str(n), "job": "j", "device": "d"}, value=(NOW, t)) for n, t in enumerate(texts)
-    ]
+    rows = [sample_row(text, instance=str(number), job="j", device="d") for number, text in enumerate(texts)]
     assert list(values_by_device(rows, "node").values()) == [12.5]
 
 
 def test_intervals_are_by_job_and_zero_is_left_out():
-    rows = [SampleRow(metric={"job": "a"}, value=(NOW, "15")), SampleRow(metric={"job": "b"}, value=(NOW, "0"))]
+    rows = [sample_row(15, job="a"), sample_row(0, job="b")]
     assert scrape_intervals(rows) == {"a": 15.0}
 
 
@@ -264,9 +259,8 @@ def test_a_node_whose_scrape_has_an_impossible_time_has_no_sample_and_others_hav
     traffic = TrafficValues(
         receive={(NODE, "eth0"): 1.0, other: 2.0},
         transmit={},
-        count={},
+        young={},
         scraped_at={(NODE, "eth0"): scraped, other: NOW},
-        scraped_before={(NODE, "eth0"): NOW, other: NOW},
     )
     found = node_samples(traffic, every_second(), {NODE: "a", other[0]: "b"}, {}, QUERY).samples
     assert {node: one.receive for node, one in found.items()} == {"b": 2.0}

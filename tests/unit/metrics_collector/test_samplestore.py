@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from berth.bus.interface import Entry
-from berth.messages.livedata import Bandwidth, encode_bandwidth
+from berth.messages.livedata import NodeSample, encode_sample
 from berth_metrics_collector import samplestore
 from berth_metrics_collector.samplestore import CHECK_SECONDS, PEER_SECONDS, SampleStore
 from harness.plugins.long_runs import often
@@ -18,8 +18,8 @@ T0 = datetime(2026, 1, 1, tzinfo=UTC)
 NODES = frozenset({"a", "b", "c"})
 
 
-def sampled(seconds: float, receive: float = 1.0, by: str = "") -> Bandwidth:
-    return Bandwidth(receive=receive, sampled_at=T0 + timedelta(seconds=seconds), by=by)
+def sampled(seconds: float, receive: float = 1.0, by: str = "") -> NodeSample:
+    return NodeSample(receive=receive, sampled_at=T0 + timedelta(seconds=seconds), by=by)
 
 
 class Bucket:
@@ -32,7 +32,7 @@ class Bucket:
         self.readers: list[SampleStore] = []
         self.writes = 0
 
-    def collector(self, **samples: Bandwidth) -> SampleStore:
+    def collector(self, **samples: NodeSample) -> SampleStore:
         """One more collector, which has read the bucket and measured these nodes."""
         store = SampleStore("q1")
         for entry in self.entries.values():
@@ -42,10 +42,10 @@ class Bucket:
             store.measured(samples, NODES)
         return store
 
-    def put(self, node: str, sample: Bandwidth | bytes | None, query: str = "q1") -> int:
+    def put(self, node: str, sample: NodeSample | bytes | None, query: str = "q1") -> int:
         """Somebody writes a key; ``None`` removes it."""
         self.sequence += 1
-        data = encode_bandwidth(sample) if isinstance(sample, Bandwidth) else sample
+        data = encode_sample(sample) if isinstance(sample, NodeSample) else sample
         time = T0 + timedelta(seconds=self.now)
         entry = self.entries[f"{query}.{node}"] = Entry(
             key=f"{query}.{node}", sequence=self.sequence, data=data, time=time
@@ -81,7 +81,7 @@ class Bucket:
         found = {}
         for key, entry in self.entries.items():
             if entry.data is not None:
-                sample = msgspec.json.decode(entry.data, type=Bandwidth)
+                sample = msgspec.json.decode(entry.data, type=NodeSample)
                 found[key.partition(".")[2]] = sample.receive, (sample.sampled_at - T0).total_seconds()
         return found
 
@@ -269,7 +269,7 @@ def test_what_somebody_has_written_ends_within_ten_seconds(bucket, forged, autho
     bucket.check(store)
     by = {"its own": store.author}.get(author, author)
     for node in ("a", "c", "x"):  # measured, not measured, not there
-        bucket.put(node, msgspec.structs.replace(forged, by=by) if isinstance(forged, Bandwidth) else forged)
+        bucket.put(node, msgspec.structs.replace(forged, by=by) if isinstance(forged, NodeSample) else forged)
     bucket.pass_time(8, store)
     assert bucket.stored() == {"a": (1.0, 1.0), "b": (1.0, 1.0)}
 

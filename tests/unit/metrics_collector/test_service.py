@@ -13,18 +13,19 @@ from berth.api.config.networktraffic import BandwidthQuery
 from berth.bus.interface import BusRefusedError, Entry, Session, WrongLastSequenceError
 from berth.exits import UsageError
 from berth.lifecycle.process import Process
-from berth.messages.livedata import Bandwidth, encode_bandwidth
+from berth.messages.livedata import NodeSample, encode_sample
 from berth.messages.subjects import key
 from berth_metrics_collector import samplestore, service
 from berth_metrics_collector.nodenames import MirroredNodes
-from berth_metrics_collector.poller import Poller, Reporter
-from berth_metrics_collector.prometheus import PrometheusError, SampleRow
+from berth_metrics_collector.poller import Poller, Reporter, TrafficMeasurement
+from berth_metrics_collector.prometheus import SampleRow, SourceError
 from berth_metrics_collector.queries import inventory_queries, traffic_queries
 from berth_metrics_collector.settings import CollectorSettings, collector_settings
 from harness.fakes.bus_clock import ManualClock
 from harness.fakes.memory_bus import MemoryBus, MemorySession
 from harness.fakes.recording_meter import RecordingMeter
-from harness.worlds.collector_world import collecting, mirrored, node_at
+from harness.worlds import collector_world
+from harness.worlds.collector_world import collecting, mirrored, node_at, sample_row
 
 pytestmark = pytest.mark.slow  # waits in real time
 
@@ -40,7 +41,7 @@ class FakePrometheus:
         self.rates = rates
         self.scraped_at = scraped_at
         self.interval = interval
-        self.failure: PrometheusError | None = None
+        self.failure: SourceError | None = None
         self.asked: list[str] = []
 
     async def query(self, promql: str) -> Sequence[SampleRow]:
@@ -49,20 +50,18 @@ class FakePrometheus:
             raise self.failure
         traffic, inventory = traffic_queries(QUERY), inventory_queries(QUERY)
         if promql == inventory.interval:
-            return [SampleRow(metric={"job": "j"}, value=(NOW, str(self.interval)))]
+            return [sample_row(self.interval, job="j")]
         if promql == inventory.names:
-            return [SampleRow(metric={**_labels(node), "nodename": node}, value=(NOW, str(NOW))) for node in self.rates]
+            return [sample_row(NOW, **_labels(node), nodename=node) for node in self.rates]
         answers = {
             traffic.receive: lambda rate: rate,
             traffic.transmit: lambda rate: rate / 2,
-            traffic.count: lambda _: 4,
             traffic.scraped_at: lambda _: self.scraped_at,
-            traffic.scraped_before: lambda _: self.scraped_at - 60,
         }
         value = answers.get(promql)
         if value is None:
             return []
-        return [SampleRow(metric=_labels(node), value=(NOW, str(value(rate)))) for node, rate in self.rates.items()]
+        return [sample_row(value(rate), **_labels(node)) for node, rate in self.rates.items()]
 
     def close(self) -> None:
         """Nothing to close."""
@@ -75,7 +74,7 @@ def _labels(node: str) -> dict[str, str]:
 @pytest.fixture
 def prometheus(monkeypatch):
     server = FakePrometheus({"a": 80.0, "b": 1.0})
-    monkeypatch.setattr(service, "Prometheus", lambda _url, **_: server)
+    monkeypatch.setattr(collector_world, "Prometheus", lambda _url: server)
     return server
 
 
@@ -114,7 +113,7 @@ def readiness(world) -> str:
 async def test_it_is_ready_when_the_nodes_have_their_first_samples(prometheus):
     rates, prometheus.rates = prometheus.rates, {}
     async with collecting(QUERY, node_at("a"), node_at("b"), interval=QUICKLY) as world:
-        await until(lambda: readiness(world) == "not ready: waiting for the first samples from Prometheus")
+        await until(lambda: readiness(world) == "not ready: waiting for the first samples")
         prometheus.rates = rates
         await until(lambda: readiness(world) == "ok")
         assert [await world.sample(node) is not None for node in rates] == [True, True]
@@ -127,7 +126,7 @@ async def test_a_node_without_an_exporter_does_not_keep_it_unready(prometheus):
 
 
 async def test_a_prometheus_that_is_away_does_not_keep_it_unready(prometheus):
-    prometheus.failure = PrometheusError("nobody there", cause="unreachable")
+    prometheus.failure = SourceError("nobody there", cause="unreachable")
     async with collecting(QUERY, node_at("a"), interval=QUICKLY) as world:
         await until(lambda: readiness(world) == "ok")
 
@@ -170,11 +169,11 @@ async def test_what_somebody_else_has_written_ends_before_the_next_scrape(promet
     monkeypatch.setattr(service, "CHECK_SECONDS", 0.02)
     async with collecting(QUERY, node_at("a"), node_at("c"), interval=timedelta(hours=1)) as world:
         first = await world.until(lambda sample: sample is not None, "a")
-        forged = Bandwidth(receive=1e9, sampled_at=first.sampled_at + timedelta(seconds=1))
+        forged = NodeSample(receive=1e9, sampled_at=first.sampled_at + timedelta(seconds=1))
         for node in ("a", "c", "x"):
-            await world.session.put("bandwidth", f"{TOKEN}.{node}", encode_bandwidth(forged))
+            await world.session.put("bandwidth", f"{TOKEN}.{node}", encode_sample(forged))
         await world.until(lambda sample: sample == first, "a")
-        columns = world.snapshot.live.bandwidth(TOKEN)
+        columns = world.snapshot.live.samples(TOKEN)
         await until(lambda: columns.samples() == {"a": first})
         await world.session.purge("bandwidth", f"{TOKEN}.a")
         await world.until(lambda sample: sample == first, "a")
@@ -193,7 +192,7 @@ async def test_the_sample_of_a_deleted_node_is_removed(prometheus):
     async with collecting(QUERY, node_at("a"), node_at("b"), interval=QUICKLY) as world:
         await world.until(lambda sample: sample is not None, "a")
         await world.remove("a")
-        columns = world.snapshot.live.bandwidth(TOKEN)
+        columns = world.snapshot.live.samples(TOKEN)
         await until(lambda: columns.sample("a") is None)
         assert await world.sample("b") is not None
 
@@ -203,7 +202,7 @@ async def test_a_node_that_returns_after_its_marker_expired_is_written(prometheu
     async with collecting(QUERY, node_at("a"), node_at("b"), interval=QUICKLY, clock=clock) as world:
         await world.until(lambda sample: sample is not None, "a")
         await world.remove("a")
-        columns = world.snapshot.live.bandwidth(TOKEN)
+        columns = world.snapshot.live.samples(TOKEN)
         await until(lambda: columns.sample("a") is None)
         clock.advance(timedelta(hours=2))
         prometheus.scraped_at = NOW + 15
@@ -229,12 +228,12 @@ async def test_a_collector_continues_after_a_lost_connection(prometheus):
         assert await world.until(newer(first), "a")
 
 
-@pytest.mark.parametrize("refused", ["put", "get", "purge"])
+@pytest.mark.parametrize("refused", ["put_soon", "get", "purge"])
 async def test_what_nats_refuses_once_is_done_in_the_next_round_on_the_same_session(prometheus, monkeypatch, refused):
     """Read again is a key that another collector has written meanwhile."""
     failures = {refused: [BusRefusedError("refused once")]}
     if refused == "get":
-        failures["put"] = [WrongLastSequenceError("another was faster")]
+        failures["put_soon"] = [WrongLastSequenceError("another was faster")]
     with capture_logs() as logs:
         async with collecting(QUERY, node_at("a"), node_at("b"), interval=QUICKLY) as world:
             for name, errors in failures.items():
@@ -242,7 +241,7 @@ async def test_what_nats_refuses_once_is_done_in_the_next_round_on_the_same_sess
             prometheus.scraped_at = NOW + 15
             await world.until(lambda sample: sample is not None and sample.sampled_at.timestamp() > NOW, "a", seconds=5)
             await world.remove("a")
-            columns = world.snapshot.live.bandwidth(TOKEN)
+            columns = world.snapshot.live.samples(TOKEN)
             await until(lambda: columns.sample("a") is None)
             assert len(world.bus.sessions) == 2  # the test's and the collector's
     reasons = [line["reason"] for line in logs if "reason" in line]
@@ -259,7 +258,13 @@ def fail_for_others(monkeypatch, own: Session, name: str, errors: list[Exception
             raise errors.pop()
         return await call(session, *args, **kwargs)
 
-    monkeypatch.setattr(MemorySession, name, failing)
+    def failing_soon(session, *args, on_answer, **kwargs):
+        if errors and session is not own:
+            on_answer(errors.pop())
+        else:
+            call(session, *args, on_answer=on_answer, **kwargs)
+
+    monkeypatch.setattr(MemorySession, name, failing_soon if name == "put_soon" else failing)
 
 
 async def test_without_a_query_it_logs_once_and_stays_ready():
@@ -275,7 +280,7 @@ async def test_without_a_query_it_logs_once_and_stays_ready():
         process.stopping.set()
         await asyncio.wait_for(task, 5)
     assert [line["event"] for line in logs if "no queries" in line["event"]] == [
-        "no queries: no profile of the configuration runs NetworkTraffic"
+        "no queries: no profile of the configuration runs a plugin with samples"
     ]
 
 
@@ -288,7 +293,8 @@ class PollerWorld:
         self.nodes = MirroredNodes()
         for node in nodes:
             self.add(node)
-        self._poller = Poller(QUERY, server, Reporter(QUERY, self.meter), inventory_rounds=4)
+        measurement = TrafficMeasurement(QUERY, server, inventory_rounds=4)
+        self._poller = Poller(measurement, Reporter(QUERY, self.meter))
 
     def add(self, node: str) -> None:
         """Add a node, as the mirror does."""
@@ -303,33 +309,33 @@ class PollerWorld:
         return [line["event"] for line in logs]
 
 
-async def test_a_round_has_five_queries_and_the_inventory_eight():
+async def test_a_round_has_four_queries_and_the_inventory_eight():
     world = PollerWorld(FakePrometheus({"a": 1.0}), "a")
     await world.rounds(9)
     inventory = inventory_queries(QUERY)
-    assert len(world.server.asked) == 9 * 5 + 3 * 8
+    assert len(world.server.asked) == 9 * 4 + 3 * 8
     assert world.server.asked.count(inventory.names) == 3
 
 
 async def test_a_failure_and_its_end_are_logged_once_and_counted_each_time():
     world = PollerWorld(FakePrometheus({"a": 1.0}), "a")
     assert await world.rounds(2) == []
-    world.server.failure = PrometheusError("not reachable", cause="unreachable")
+    world.server.failure = SourceError("not reachable", cause="unreachable")
     assert await world.rounds(3) == ["keeping the last samples, which grow older"]
-    world.server.failure = PrometheusError("want JSON", cause="nonsense")
+    world.server.failure = SourceError("want JSON", cause="nonsense")
     assert await world.rounds(2) == ["keeping the last samples, which grow older"]
     world.server.failure = None
-    assert await world.rounds(2) == ["Prometheus answers again"]
+    assert await world.rounds(2) == ["samples are measured again"]
     results = {"ok": 4, "unreachable": 3, "nonsense": 2}
     for result, count in results.items():
-        assert world.meter.value("berth_prometheus_rounds_total", query=TOKEN, result=result) == count
+        assert world.meter.value("berth_sample_rounds_total", query=TOKEN, result=result) == count
 
 
 async def test_unmatched_exporters_are_logged_once_a_change_and_counted():
     world = PollerWorld(FakePrometheus({"a": 1.0, "printer": 1.0}), "a", "lonely")
     assert await world.rounds(3) == ["nodes without a current sample", "exporters that match no node"]
     for state, number in {"known": 1, "missing": 1, "unmatched": 1, "duplicate": 0}.items():
-        assert world.meter.value("berth_bandwidth_nodes", query=TOKEN, state=state) == number
+        assert world.meter.value("berth_sampled_nodes", query=TOKEN, state=state) == number
     del world.server.rates["printer"]
     world.server.rates["lonely"] = 1.0
     assert await world.rounds(3) == []

@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from berth.api.config.networktraffic import NetworkTrafficArgs
+from berth.api.config.nodeload.args import NodeLoadArgs
 from berth.api.meta import ObjectMeta
 from berth.api.node import NodeCondition, Taint
 from berth.api.pod import (
@@ -25,7 +26,10 @@ from harness.builders.objects import a_container, a_node, a_pod, pod_requesting
 from harness.builders.profiles import profile_of
 from harness.worlds.queueing_hints import may_help
 
-ARGS = {"NetworkTraffic": NetworkTrafficArgs(url="http://prometheus:9090", saturation_percent=90)}
+ARGS = {
+    "NetworkTraffic": NetworkTrafficArgs(url="http://prometheus:9090", saturation_percent=90),
+    "NodeLoad": NodeLoadArgs(usage_thresholds={"cpu": 65}),
+}
 """Arguments for plugins whose defaults are invalid, or reject no pod."""
 RELEASES = {"1.36": BUILT_IN, "1.18": known_plugins(release="1.18")}
 

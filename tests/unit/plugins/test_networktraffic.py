@@ -19,7 +19,7 @@ from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import check, rank
 from berth.framework.events import Action, ClusterEvent, LiveDataUpdate, Resource
 from berth.framework.status import CycleState
-from berth.messages.livedata import Bandwidth, LiveSource, encode_bandwidth
+from berth.messages.livedata import LiveSource, NodeSample, encode_sample
 from berth.plugins.networktraffic import FACTORY, FilteringNetworkTraffic, NetworkTraffic
 from harness.builders.objects import a_node, a_pod, first_attempt
 from harness.builders.profiles import profile_of
@@ -39,18 +39,18 @@ def at(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, tz=UTC)
 
 
-def sampled(receive=None, *, transmit=None, capacity=None, ago=0.0) -> Bandwidth:
-    return Bandwidth(receive=receive, transmit=transmit, capacity=capacity, sampled_at=at(T0 - ago))
+def sampled(receive=None, *, transmit=None, capacity=None, ago=0.0) -> NodeSample:
+    return NodeSample(receive=receive, transmit=transmit, capacity=capacity, sampled_at=at(T0 - ago))
 
 
-def cluster(how: NetworkTrafficArgs, *, now=T0, **samples: Bandwidth | None) -> Snapshot:
+def cluster(how: NetworkTrafficArgs, *, now=T0, **samples: NodeSample | None) -> Snapshot:
     """A Snapshot of these nodes with these samples."""
     snapshot = Snapshot()
     snapshot.live.observe_time(now)
     for name, sample in samples.items():
         snapshot.set_node(a_node(name))
         if sample is not None:
-            snapshot.live.set_bandwidth(query_of(how).token, name, sample)
+            snapshot.live.set_sample(query_of(how).token, name, sample)
     return snapshot
 
 
@@ -126,7 +126,7 @@ def test_the_estimate_of_recently_placed_pods_fades():
     assert plugin.score(state, pod, node_info(snapshot, "a")) == 2_500_000
     snapshot.remove_pod("uid-whole")
     assert plugin.score(state, pod, node_info(snapshot, "a")) == 1_500_000
-    snapshot.live.set_bandwidth(query_of(how).token, "a", sampled(0.0, ago=-40))
+    snapshot.live.set_sample(query_of(how).token, "a", sampled(0.0, ago=-40))
     # sampled at T0 + 40: 'half' is 100 s old by then and in the average; the proposed one still counts whole
     assert plugin.score(state, pod, node_info(snapshot, "a")) == 1_000_000
 
@@ -216,8 +216,8 @@ HALF = sampled(50.0, transmit=95.0, capacity=100.0)
 OWN, OTHER = query_of(args()).token, query_of(args(range=timedelta(seconds=50))).token
 
 
-def news(sample: Bandwidth | None, *, query: str = OWN, node: str = "n") -> LiveDataUpdate:
-    data = None if sample is None else encode_bandwidth(sample)
+def news(sample: NodeSample | None, *, query: str = OWN, node: str = "n") -> LiveDataUpdate:
+    data = None if sample is None else encode_sample(sample)
     return LiveDataUpdate(source=LiveSource(bucket="bandwidth", name=query), node=node, data=data)
 
 
@@ -293,7 +293,7 @@ class FreshTraffic:
     def __init__(self, how: NetworkTrafficArgs) -> None:
         self.how = how
         self.pods: dict[int, tuple[str, int | None]] = {}
-        self.samples: dict[str, Bandwidth] = {}
+        self.samples: dict[str, NodeSample] = {}
 
     def score(self, node: str) -> int:
         sample = self.samples.get(node)
@@ -310,7 +310,7 @@ class FreshTraffic:
         capacity = sample.capacity if sample.capacity is not None else 1000.0 if self.how.capacity else 0.0
         return math.floor(100 * (max(loads) / capacity)) if capacity else -1
 
-    def estimate(self, node: str, sample: Bandwidth) -> float:
+    def estimate(self, node: str, sample: NodeSample) -> float:
         shares = [
             1.0 if since is None else min(1.0, max(0.0, 1 - (sample.sampled_at.timestamp() - (T0 + since)) / 100))
             for where, since in self.pods.values()
@@ -344,12 +344,12 @@ def happen(event, snapshot: Snapshot, fresh: FreshTraffic) -> None:
             fresh.pods.pop(number, None)
             snapshot.remove_pod(f"uid-p{number}")
         case ("sample", name, receive, transmit, capacity, since):
-            sample = Bandwidth(receive=receive, transmit=transmit, capacity=capacity, sampled_at=at(T0 + since))
+            sample = NodeSample(receive=receive, transmit=transmit, capacity=capacity, sampled_at=at(T0 + since))
             fresh.samples[name] = sample
-            snapshot.live.set_bandwidth(query_of(fresh.how).token, name, sample)
+            snapshot.live.set_sample(query_of(fresh.how).token, name, sample)
         case ("no sample", name):
             fresh.samples.pop(name, None)
-            snapshot.live.set_bandwidth(query_of(fresh.how).token, name, None)
+            snapshot.live.set_sample(query_of(fresh.how).token, name, None)
 
 
 def agree(plugin, pod, snapshot: Snapshot, fresh: FreshTraffic) -> None:

@@ -9,7 +9,7 @@ from berth.api.config.networktraffic import NAME, maximum_age_of, query_of
 from berth.api.config.presets import DEFAULT
 from berth.api.config.types import Point
 from berth.plugins.registry import BUILT_IN
-from berth_metrics_collector.queries import configured_queries
+from berth_metrics_collector.settings import traffic_queries_of
 
 HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
 
@@ -55,7 +55,7 @@ def test_arguments_arrive_under_either_name(enabled, configured):
 
 def test_the_full_form_means_the_same():
     full = "{url: 'http://prometheus.kube-system:9090/', devices: [eth0], range: 1h}"
-    [short], [long] = (configured_queries(loaded("NetworkTraffic", "NetworkTraffic", args)) for args in (SHORT, full))
+    [short], [long] = (traffic_queries_of(loaded("NetworkTraffic", "NetworkTraffic", args)) for args in (SHORT, full))
     assert short.token == long.token
 
 
@@ -141,9 +141,9 @@ def test_each_different_query_of_all_profiles_runs_once():
   pluginConfig: [{{name: NetworkTraffic, args: {{url: "http://p", timeRange: 60}}}}]
 - schedulerName: four
   pluginConfig: [{{name: NetworkTraffic, args: {{url: "http://unused"}}}}]"""
-    asked = configured_queries(load(text, known=BUILT_IN, preset=DEFAULT))
+    asked = traffic_queries_of(load(text, known=BUILT_IN, preset=DEFAULT))
     assert [(query.url, query.time_range.total_seconds()) for query in asked] == [("http://p", 300), ("http://p", 3600)]
 
 
 def test_there_are_no_queries_without_the_plugin():
-    assert configured_queries(load(HEAD, known=BUILT_IN, preset=DEFAULT)) == ()
+    assert traffic_queries_of(load(HEAD, known=BUILT_IN, preset=DEFAULT)) == ()

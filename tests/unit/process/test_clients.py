@@ -8,7 +8,7 @@ import pytest
 
 from berth.exits import Exit, exit_for
 from berth.kube.errors import ApiUnreachableError, KubeconfigError
-from berth.leader.clients import kube_client
+from berth.lifecycle.apiserver import kube_client
 from berth.lifecycle.clients import nats_bus
 from berth.settings.sources import SettingsError, read_settings
 from berth_sim.cluster import SimulatedCluster, kubeconfig

@@ -39,7 +39,7 @@ from berth.messages.attempts import (
     decode_watermark,
     encode,
 )
-from berth.messages.livedata import Bandwidth, LiveSource, decode_bandwidth, decode_fact
+from berth.messages.livedata import LiveSource, NodeSample, decode_fact, decode_sample
 from berth.messages.subjects import Attempt, PodSubject, Term, parse_key, unescape
 from berth.ranking.view import View
 from harness.plugins.long_runs import often
@@ -70,7 +70,7 @@ VALID = [
     encode(DeadLetter(subject="s", reason="r", service="scorer")),
     encode(MirrorEntry(term=Term(1), object=msgspec.Raw(msgspec.json.encode(POD)), bound_at="2026-01-01T00:00:00Z")),
     encode(Watermark(term=Term(1), resource_version="7")),
-    encode(Bandwidth(receive=1.0, transmit=2.0, capacity=3.0, sampled_at=NOW)),
+    encode(NodeSample(receive=1.0, transmit=2.0, capacity=3.0, sampled_at=NOW)),
 ]
 
 
@@ -178,7 +178,7 @@ def test_messages(kind, data):
 
 @settings(max_examples=often(40))
 @given(anything)
-@pytest.mark.parametrize("read", [decode_entry, decode_watermark, decode_bandwidth, decode_fact])
+@pytest.mark.parametrize("read", [decode_entry, decode_watermark, decode_sample, decode_fact])
 def test_values_of_buckets(read, data):
     fails_only_as_undecodable(lambda: read(data))
 

@@ -67,6 +67,21 @@ TRAFFIC = """\
   - name: NetworkTraffic
     args: {url: "http://metrics.acme.example:9090", maximumAge: 60s, devices: ['eth\\d+'], podBandwidth: 20M}
 """
+LOAD = """\
+  plugins: {score: {enabled: [{name: NodeLoad, weight: 3}]}}
+  pluginConfig:
+  - name: NodeLoad
+    args: {url: "http://metrics.acme.example:9090", maximumAge: 60s, labels: {cluster: acme-east}}
+"""
+TRIMARAN = """\
+  plugins: {score: {enabled: [{name: LoadVariationRiskBalancing, weight: 3}]}}
+  pluginConfig:
+  - name: LoadVariationRiskBalancing
+    args: {metricProvider: {type: Prometheus, address: "http://metrics.acme.example:9090"}}
+"""
+KOORDINATOR = """\
+  plugins: {score: {enabled: [{name: LoadAwareScheduling, weight: 3}]}}
+"""
 HISTORIES = [(seed, lag) for lag in (0.0, 0.05, 0.5) for seed in range(often(2))]
 
 
@@ -127,9 +142,10 @@ def test_masked_rankings_with_devices_are_equal(seed: int):
     assert "acme" not in repr(world.recording)
 
 
+@pytest.mark.parametrize("more", [TRAFFIC, LOAD, TRIMARAN], ids=["traffic", "load", "trimaran"])
 @pytest.mark.parametrize("seed", range(often(1)))
-def test_masked_rankings_on_live_data_are_equal(seed: int):
-    used = configuration(TRAFFIC)
+def test_masked_rankings_on_live_data_are_equal(seed: int, more: str):
+    used = configuration(more)
     world = RecordedWorld(seed, lag=0.2, profiles=profiles_of(used))
     world.run(300)
     text = repr(world.recording.messages)
@@ -185,6 +201,14 @@ def test_the_recorded_order_of_equals_is_needed():
         world.recording.header = msgspec.structs.replace(world.recording.header, anonymised=False)
         different += counts(world, profiles).different
     assert different > 0
+
+
+def test_masked_rankings_on_the_clusters_own_metrics_are_equal():
+    used = configuration(KOORDINATOR)
+    world = RecordedWorld(1, lag=0.2, profiles=profiles_of(used))
+    world.run(300)
+    found = counts(world, anonymised(world, used))
+    assert (found.different, found.left_out) == (0, Counter())
 
 
 @pytest.mark.parametrize("preset", presets())

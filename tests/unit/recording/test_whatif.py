@@ -19,7 +19,7 @@ from berth.cluster.devices.pools import DevicePools
 from berth.cluster.snapshot import Snapshot
 from berth.framework.profile import Profile
 from berth.messages.attempts import Outcome, Ranked, decode
-from berth.messages.livedata import Bandwidth
+from berth.messages.livedata import NodeSample
 from berth.plugins.dynamicresources.claims import claim_names
 from berth.profiles.configuration import profiles_of
 from berth.profiles.installed import known_plugins
@@ -231,8 +231,8 @@ def test_traffic_moves_with_the_pods_by_their_annotations():
         snapshot.set_node(a_node("n1"))
         snapshot.place(pod, node)
     samples = {
-        "n0": Bandwidth(receive=5.0, transmit=12e6, sampled_at=START),
-        "n1": Bandwidth(receive=7.0, transmit=6e6, sampled_at=START),
+        "n0": NodeSample(receive=5.0, transmit=12e6, sampled_at=START),
+        "n1": NodeSample(receive=7.0, transmit=6e6, sampled_at=START),
     }
     traffic = Traffic(here, samples)
     assert traffic.of(here) == BusiestNodes(receive=7.0, transmit=12e6)

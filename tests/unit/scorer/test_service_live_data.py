@@ -17,7 +17,7 @@ from berth.bus.stages import publish_pending
 from berth.framework.profile import build_profiles
 from berth.lifecycle.process import Process
 from berth.messages.attempts import MirrorEntry, Pending, Positions, Ranked, decode, encode_entry
-from berth.messages.livedata import Bandwidth, encode_bandwidth
+from berth.messages.livedata import NodeSample, encode_sample
 from berth.messages.subjects import Term, key
 from berth.plugins.registry import BUILT_IN
 from berth.ranking.ranker import Ranker
@@ -59,7 +59,7 @@ async def scoring(bus):
 async def put(session, token, node, receive, *, ago=0.0):
     sampled_at = datetime.now(UTC) - timedelta(seconds=ago)
     return await session.put(
-        "bandwidth", key(token, node), encode_bandwidth(Bandwidth(receive=receive, sampled_at=sampled_at))
+        "bandwidth", key(token, node), encode_sample(NodeSample(receive=receive, sampled_at=sampled_at))
     )
 
 

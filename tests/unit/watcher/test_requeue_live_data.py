@@ -10,7 +10,7 @@ from berth.framework.events import Action, ClusterEvent, EventHint, LiveDataUpda
 from berth.framework.interface import EnqueueExtensions, FilterPlugin
 from berth.framework.status import SUCCESS, Status
 from berth.messages.attempts import Outcome, Positions
-from berth.messages.livedata import FACTS, Bandwidth, LiveSource, encode_bandwidth, utc_time
+from berth.messages.livedata import FACTS, LiveSource, NodeSample, encode_sample, utc_time
 from berth.plugins.networktraffic import FACTORY
 from berth_watcher.queue.requeue import MAX_EVENTS
 from harness.builders.profiles import profile_of
@@ -51,7 +51,7 @@ def unschedulable_pod(*, blocker: str, seen: int = 0) -> WatcherUnderTest:
 
 
 def traffic(bytes_per_second: float) -> bytes:
-    return encode_bandwidth(Bandwidth(receive=bytes_per_second, capacity=100.0, sampled_at=utc_time(1.7e9)))
+    return encode_sample(NodeSample(receive=bytes_per_second, capacity=100.0, sampled_at=utc_time(1.7e9)))
 
 
 def test_watcher_reads_the_buckets_that_plugins_registered_for():

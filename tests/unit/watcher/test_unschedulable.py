@@ -20,7 +20,7 @@ from berth.framework.events import Action, ClusterEvent, LiveDataUpdate, Resourc
 from berth.framework.extending import EXTENDER
 from berth.framework.profile import Profile
 from berth.messages.attempts import Outcome
-from berth.messages.livedata import BANDWIDTH, Bandwidth, LiveSource, encode_bandwidth
+from berth.messages.livedata import BANDWIDTH, LiveSource, NodeSample, encode_sample
 from berth.plugins.interpodaffinity import plugin
 from berth.plugins.nodeaffinity import NodeAffinityArgs
 from berth.plugins.noderesources.amountsindex import MAX_COLUMNS
@@ -97,7 +97,7 @@ live_data = st.builds(
         LiveDataUpdate(
             source=LiveSource(bucket=BANDWIDTH, name=QUERY.token),
             node=node,
-            data=encode_bandwidth(sample) if isinstance(sample, Bandwidth) else sample,
+            data=encode_sample(sample) if isinstance(sample, NodeSample) else sample,
         ),
     ),
     st.sampled_from(NODE_NAMES),

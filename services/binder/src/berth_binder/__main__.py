@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import berth.bootstrap  # noqa: F401 - before the others
 from berth.api.config.configuration import KubeSchedulerConfiguration
-from berth.leader.clients import kube_client
+from berth.lifecycle.apiserver import kube_client
 from berth.lifecycle.clients import nats_bus
 from berth.lifecycle.process import Process
 from berth.lifecycle.start import service_command

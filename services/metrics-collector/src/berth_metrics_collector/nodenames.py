@@ -11,13 +11,16 @@ import asyncio
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final, TypeVar
 
 import msgspec
 
 from berth.api.config.networktraffic import LINK_CAPACITY_ANNOTATION, annotated_rate
+from berth.api.config.nodeload.queries import MEASURED, MeasuredResource
 from berth.api.node import Node
+from berth.api.resources import QuantityError, of_resource
 from berth.bus.interface import Entry
 from berth.decoding import decode_json
 from berth.errors import DecodeError
@@ -32,6 +35,8 @@ _nodes: Final = msgspec.json.Decoder(Node)
 _NAME_TYPES: Final = ("Hostname", "InternalDNS", "ExternalDNS")
 _HOSTNAME_LABEL: Final = "kubernetes.io/hostname"
 _URL: Final = re.compile(r"(?:\w+://)?([^/]*).*", re.DOTALL)
+
+_MOST_FOUND: Final = 32_768  # exporters that are remembered, more than a cluster has: names may change at every scrape
 
 Address = IPv4Address | IPv6Address
 
@@ -63,11 +68,11 @@ class MirroredNodes:
             _, name = parse_key(entry.key)
             if entry.data is None:
                 self._nodes.pop(name, None)
+                self._names = None
             else:
                 self._set(name, decode_json(_nodes, decode_entry(entry.data).object, "a node"))
         except DecodeError as exc:
             log.warning("a node could not be decoded", key=entry.key, reason=str(exc))
-        self._names = None
 
     async def arrived_after(self, arrivals: int) -> None:
         """Wait until ``arrivals`` exceeds this number."""
@@ -79,14 +84,25 @@ class MirroredNodes:
             self.arrivals += 1
             self._arrived.set()
             self._arrived = asyncio.Event()
+        elif _names_of(self._nodes[name]) == _names_of(node):
+            return  # a change of its status, as nodes have every few minutes: names of 5,000 cost 0.1 s of CPU
         self._nodes[name] = node
+        self._names = None
+
+
+def _names_of(node: Node) -> object:
+    """Everything that NodeNames reads."""
+    annotation = (node.metadata.annotations or {}).get(LINK_CAPACITY_ANNOTATION)
+    label = (node.metadata.labels or {}).get(_HOSTNAME_LABEL)
+    return annotation, label, node.status.addresses, node.status.allocatable
 
 
 class NodeNames:
-    """Names and addresses of the cluster's nodes, to match exporters."""
+    """Names and addresses of the cluster's nodes, to match exporters, and what samples say of a node beside."""
 
     def __init__(self, nodes: Iterable[Node]) -> None:
         listed = list(nodes)
+        self._found: dict[tuple[Target, str], str | None] = {}  # what node_of has found
         self.names = frozenset(node.metadata.name for node in listed)
         # Bytes per second from annotations, which precede the capacity that the network card reports.
         self.capacities = {
@@ -94,6 +110,7 @@ class NodeNames:
             for node in listed
             if (capacity := annotated_rate(node, LINK_CAPACITY_ANNOTATION))  # 0 is like no annotation
         }
+        self.allocatable = {node.metadata.name: _allocatable(node) for node in listed}
         own = {name.lower(): name for name in self.names}
         aliases = [(alias.lower(), node.metadata.name) for node in listed for alias in _aliases(node)]
         self._whole = _unambiguous(aliases) | own
@@ -107,7 +124,12 @@ class NodeNames:
         }
 
     def node_of(self, target: Target, nodename: str) -> str | None:
-        return self._find(target.label) or self._find(nodename) or self._find(target.instance)
+        asked = target, nodename
+        if asked not in self._found:
+            if len(self._found) >= _MOST_FOUND:
+                self._found.clear()
+            self._found[asked] = self._find(target.label) or self._find(nodename) or self._find(target.instance)
+        return self._found[asked]
 
     def _find(self, text: str) -> str | None:
         host = host_of(text).lower()
@@ -120,6 +142,15 @@ class NodeNames:
         if first.isdigit():
             return None  # of no valid address
         return (self._without_domain if dot else self._short).get(first)
+
+
+def _allocatable(node: Node) -> dict[MeasuredResource, float]:
+    found: dict[MeasuredResource, float] = {}
+    for resource in MEASURED:
+        with suppress(QuantityError):
+            if (quantity := (node.status.allocatable or {}).get(resource)) is not None:
+                found[resource] = of_resource(resource, quantity)
+    return found
 
 
 def _aliases(node: Node) -> Iterator[str]:

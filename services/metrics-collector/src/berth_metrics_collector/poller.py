@@ -1,18 +1,24 @@
-"""Polls Prometheus for one query: computes samples, matches them with nodes, and reports changes."""
+"""Polls for one query: has it measured, and reports what has changed.
+
+Prometheus measures a query by several PromQL queries. Names, capacities and scrape intervals, which seldom change, are
+read in some rounds only.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final, Protocol
 
 from berth.api.config.networktraffic import BandwidthQuery
+from berth.api.config.nodeload.queries import LoadQuery, Statistic
 from berth.observability.logging import get_logger
 from berth.observability.metrics import Meter
 from berth_metrics_collector.nodenames import MirroredNodes, NodeNames, nodes_of
-from berth_metrics_collector.prometheus import PrometheusError, SampleRow
-from berth_metrics_collector.queries import inventory_queries, traffic_queries
+from berth_metrics_collector.prometheus import SampleRow, SourceError
+from berth_metrics_collector.queries import exporter_queries, inventory_queries, traffic_queries, usage_queries
 from berth_metrics_collector.samples import (
     MIN_SCRAPES,
     DeviceRows,
@@ -26,78 +32,93 @@ from berth_metrics_collector.samples import (
     node_samples,
     scrape_intervals,
     values_by_device,
+    values_by_target,
 )
+from berth_metrics_collector.usage import UsageValues, usage_samples
 
 log = get_logger()
 
 SHOWN: Final = 10  # names in a log line, beside their number
 
+Query = BandwidthQuery | LoadQuery
+
+
+def server_of(query: Query) -> str:
+    """What answers a query, for people."""
+    return query.url or "the API server"
+
 
 class QueryServer(Protocol):
     async def query(self, promql: str) -> Sequence[SampleRow]:
-        """The rows of an instant query; raises PrometheusError."""
+        """The rows of an instant query; raises SourceError."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatchedSamples:
     found: NodeSamples = field(default_factory=NodeSamples)
-    unmatched: tuple[str, ...] = ()  # instances of exporters that match no node
+    unmatched: tuple[str, ...] = ()  # what has been measured and matches no node: instances of exporters
     missing: tuple[str, ...] = ()  # nodes without a current sample
 
 
-class Poller:
-    """Polls for one query. The inventory (names, capacities, scrape intervals) is read less often."""
+class Measurement(Protocol):
+    """Measures one query."""
 
-    def __init__(
-        self, query: BandwidthQuery, server: QueryServer, reporter: Reporter, *, inventory_rounds: int
-    ) -> None:
-        self._query = query
-        self._server = server
+    async def measure(self, nodes: NodeNames, reporter: Reporter) -> MatchedSamples:
+        """The current samples; raises SourceError."""
+        ...
+
+
+class Poller:
+    """Polls for one query."""
+
+    def __init__(self, measurement: Measurement, reporter: Reporter) -> None:
+        self._measurement = measurement
         self._reporter = reporter
-        self._traffic_queries = traffic_queries(query)
-        self._inventory_queries = inventory_queries(query)
-        self._inventory_rounds = inventory_rounds
-        self._until_inventory = 0
-        self._inventory = Inventory()
 
     async def poll(self, mirrored: MirroredNodes) -> MatchedSamples:
         """The current samples by node; empty after a reported error."""
         nodes, arrivals = mirrored.names, mirrored.arrivals
         try:
-            if self._until_inventory <= 0:
-                await self._read_inventory()
-            values = await self._read_traffic()
-        except PrometheusError as exc:
+            matched = await self._measurement.measure(nodes, self._reporter)
+        except SourceError as exc:
             self._reporter.failed(exc)
             return MatchedSamples()
         self._reporter.answered()
-        self._until_inventory -= 1
-        self._expire_inventory(values.targets)
-        matched = self._match(values, nodes)
         self._reporter.matched(matched, complete=mirrored.arrivals == arrivals)
         return matched
 
-    def _match(self, values: TrafficValues, nodes: NodeNames) -> MatchedSamples:
-        node_of = nodes_of(values.targets, self._inventory.hosts, nodes)
-        found = node_samples(values, self._inventory, node_of, nodes.capacities, self._query)
-        return MatchedSamples(
-            found=found,
-            unmatched=tuple(sorted({target.instance for target in values.targets - node_of.keys()})),
-            missing=tuple(sorted(nodes.names - found.samples.keys())),
-        )
 
-    async def _read_traffic(self) -> TrafficValues:
-        queries = self._traffic_queries
-        return TrafficValues(
+class TrafficMeasurement:
+    """Traffic, by Prometheus."""
+
+    def __init__(self, query: BandwidthQuery, server: QueryServer, *, inventory_rounds: int) -> None:
+        self._query = query
+        self._server = server
+        self._queries = traffic_queries(query)
+        self._inventory_queries = inventory_queries(query)
+        self._rounds = _InventoryRounds(inventory_rounds)
+        self._inventory = Inventory()
+
+    async def measure(self, nodes: NodeNames, reporter: Reporter) -> MatchedSamples:
+        if self._rounds.is_due:
+            self._inventory = await self._read_inventory()
+            self._rounds.read()
+            reporter.scrape_intervals(self._inventory.interval)
+        queries = self._queries
+        values = TrafficValues(
             receive=await self._values(queries.receive),
             transmit=await self._values(queries.transmit),
-            count=await self._values(queries.count),
+            young=await self._values(queries.young),
             scraped_at=await self._values(queries.scraped_at),
-            scraped_before=await self._values(queries.scraped_before),
         )
+        targets = values.targets
+        self._rounds.measured(targets, self._inventory.hosts, self._inventory.interval)
+        node_of = nodes_of(targets, self._inventory.hosts, nodes)
+        found = node_samples(values, self._inventory, node_of, nodes.capacities, self._query)
+        return _matched(found, targets, node_of, nodes)
 
-    async def _read_inventory(self) -> None:
+    async def _read_inventory(self) -> Inventory:
         queries, ask, label = self._inventory_queries, self._server.query, self._query.node_label
         rows = DeviceRows(
             flags=await ask(queries.flags),
@@ -106,31 +127,97 @@ class Poller:
             named_by=await ask(queries.named_by),
             bonds=await ask(queries.bonds),
         )
-        self._inventory = Inventory(
+        return Inventory(
             hosts=host_names(await ask(queries.names), label),
             facts=device_facts(rows, label),
             speed=await self._values(queries.speed),
             interval=scrape_intervals(await ask(queries.interval)),
         )
-        self._until_inventory = self._inventory_rounds
-        self._reporter.scrape_intervals(self._inventory.interval)
-
-    def _expire_inventory(self, targets: frozenset[Target]) -> None:
-        """Read the inventory in the next round if it lacks an exporter, which may be new."""
-        hosts, jobs = self._inventory.hosts, {target.job for target in targets}
-        if (hosts and not targets <= hosts.keys()) or not jobs <= self._inventory.interval.keys():
-            self._until_inventory = 0
 
     async def _values(self, promql: str) -> Values:
         return values_by_device(await self._server.query(promql), self._query.node_label)
 
 
+class UsageMeasurement:
+    """The use of CPU and memory, by Prometheus."""
+
+    def __init__(
+        self, query: LoadQuery, statistics: Collection[Statistic], server: QueryServer, *, inventory_rounds: int
+    ) -> None:
+        self._query = query
+        self._statistics = statistics
+        self._server = server
+        self._rounds = _InventoryRounds(inventory_rounds)
+        self._hosts: Mapping[Target, str] = {}
+        self._had_cpu: AbstractSet[Target] = frozenset()
+        self._intervals: Mapping[str, float] = {}
+
+    async def measure(self, nodes: NodeNames, reporter: Reporter) -> MatchedSamples:
+        if self._rounds.is_due:
+            queries = exporter_queries(self._query)
+            self._hosts = host_names(await self._server.query(queries.names), self._query.node_label)
+            self._intervals = scrape_intervals(await self._server.query(queries.interval))
+            self._rounds.read()
+            reporter.scrape_intervals(self._intervals)
+        values = await self._read()
+        self._rounds.measured(values.targets, self._hosts, self._intervals)
+        node_of = nodes_of(values.targets, self._hosts, nodes)
+        found = usage_samples(values, self._intervals, node_of, self._query.time_range, nodes.allocatable)
+        self._had_cpu = (self._had_cpu | values.with_cpu) & values.targets
+        return _matched(found, values.targets, node_of, nodes)
+
+    async def _read(self) -> UsageValues:
+        queries = usage_queries(self._query, self._statistics, max(self._intervals.values(), default=1.0))
+        return UsageValues(
+            cpu={statistic: await self._values(promql) for statistic, promql in queries.cpu.items()},
+            memory={statistic: await self._values(promql) for statistic, promql in queries.memory.items()},
+            young=await self._values(queries.young),
+            scraped_at=await self._values(queries.scraped_at),
+            had_cpu=self._had_cpu,
+        )
+
+    async def _values(self, promql: str) -> Mapping[Target, float]:
+        return values_by_target(await self._server.query(promql), self._query.node_label)
+
+
+class _InventoryRounds:
+    """Rounds until the inventory is read: the next if it lacks an exporter, which may be new."""
+
+    def __init__(self, rounds: int) -> None:
+        self._rounds = rounds
+        self._left = 0
+
+    @property
+    def is_due(self) -> bool:
+        return self._left <= 0
+
+    def read(self) -> None:
+        self._left = self._rounds
+
+    def measured(self, targets: frozenset[Target], hosts: Mapping[Target, str], intervals: Mapping[str, float]) -> None:
+        self._left -= 1
+        jobs = {target.job for target in targets}
+        if (hosts and not targets <= hosts.keys()) or not jobs <= intervals.keys():
+            self._left = 0
+
+
+def _matched(
+    found: NodeSamples, targets: frozenset[Target], node_of: Mapping[Target, str], nodes: NodeNames
+) -> MatchedSamples:
+    return MatchedSamples(
+        found=found,
+        unmatched=tuple(sorted({target.instance for target in targets - node_of.keys()})),
+        missing=tuple(sorted(nodes.names - found.samples.keys())),
+    )
+
+
 class Reporter:
     """Updates metrics each round, and logs a line per change."""
 
-    def __init__(self, query: BandwidthQuery, meter: Meter) -> None:
+    def __init__(self, query: Query, meter: Meter) -> None:
         self._query = query
         self._meter = meter
+        self._server = server_of(query)
         self._reported: dict[str, object] = {}
 
     @property
@@ -138,14 +225,14 @@ class Reporter:
         return self._reported.get("failure") is not None
 
     def answered(self) -> None:
-        """Prometheus has answered all queries of a round."""
-        self._meter.count("berth_prometheus_rounds_total", query=self._query.token, result="ok")
+        """All queries of a round are answered."""
+        self._meter.count("berth_sample_rounds_total", query=self._query.token, result="ok")
         if self._changed("failure", None) and "failed" in self._reported:
-            log.info("Prometheus answers again", url=self._query.url, query=self._query.token)
+            log.info("samples are measured again", server=self._server, query=self._query.token)
 
-    def failed(self, error: PrometheusError) -> None:
+    def failed(self, error: SourceError) -> None:
         """A round has failed; the last samples stay and age."""
-        self._meter.count("berth_prometheus_rounds_total", query=self._query.token, result=error.cause)
+        self._meter.count("berth_sample_rounds_total", query=self._query.token, result=error.cause)
         self._reported["failed"] = True
         if self._changed("failure", error.cause):
             log.warning(
@@ -164,13 +251,13 @@ class Reporter:
             "duplicate": matched.found.duplicates,
         }
         for state, found in counts.items():
-            self._meter.set("berth_bandwidth_nodes", len(found), query=self._query.token, state=state)
+            self._meter.set("berth_sampled_nodes", len(found), query=self._query.token, state=state)
         if not complete:
             return
         self._list("nodes without a current sample", "missing", matched.missing)
         self._list("exporters that match no node", "unmatched", matched.unmatched)
-        labels, remedy = list(matched.found.differing), "select one by the argument labels of NetworkTraffic"
-        message = "nodes with several series of one device: the one scraped last counts"
+        labels, remedy = list(matched.found.differing), "select one by the plugin's argument labels"
+        message = "nodes that are measured several times: what was scraped last counts"
         self._list(message, "duplicates", matched.found.duplicates, differing_labels=labels, remedy=remedy)
 
     def scrape_intervals(self, intervals: Mapping[str, float]) -> None:
@@ -192,7 +279,11 @@ class Reporter:
     def age(self, age: timedelta | None) -> None:
         if age is not None:
             seconds = max(age.total_seconds(), 0.0)
-            self._meter.set("berth_bandwidth_age_seconds", seconds, query=self._query.token)
+            self._meter.set("berth_sample_age_seconds", seconds, query=self._query.token)
+
+    def fresh(self, nodes: int) -> None:
+        """The number of nodes with a sample that some profile uses, of any collector."""
+        self._meter.set("berth_sampled_nodes", nodes, query=self._query.token, state="fresh")
 
     def _list(self, message: str, what: str, found: Sequence[str], **more: object) -> None:
         if self._changed(what, tuple(found)) and found:

@@ -1,7 +1,7 @@
 """prometheus-api-client with bounded answers, in a thread per query, because it blocks.
 
 A daemon thread that hangs (an unanswered name lookup, a trickling response) is abandoned with its client. Every
-exception becomes a :class:`PrometheusError` with its cause.
+exception becomes a :class:`SourceError` with its cause.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import requests
 from prometheus_api_client import PrometheusConnect
 from prometheus_api_client.exceptions import PrometheusApiClientException
 from requests.auth import AuthBase
-from requests.exceptions import ChunkedEncodingError, ContentDecodingError, JSONDecodeError
+from requests.exceptions import ChunkedEncodingError, ContentDecodingError
 from urllib3.exceptions import ProtocolError, ReadTimeoutError, SSLError
 from urllib3.util.retry import Retry
 
@@ -42,8 +42,8 @@ _MOST_CHARACTERS: Final = 65_536  # characters read of a file with a token or he
 ANONYMOUS: Final = PrometheusAccess()  # no credentials, the system's authorities
 
 
-class PrometheusError(TemporaryError):
-    """No usable response. ``cause`` labels the metric of rounds."""
+class SourceError(TemporaryError):
+    """No usable response, of Prometheus or the API server. ``cause`` labels the metric of rounds."""
 
     def __init__(self, message: str, *, cause: Cause) -> None:
         super().__init__(message)
@@ -51,10 +51,37 @@ class PrometheusError(TemporaryError):
 
 
 class SampleRow(msgspec.Struct, frozen=True):
-    """One element of an instant vector: labels, and (time of the evaluation, value as text)."""
+    """One element of an instant vector: labels, and (time of the evaluation, value as text).
 
-    metric: dict[str, str]
+    Labels stay JSON, by which :func:`labels_of` and caches find what is known of a series: answers differ in values.
+    """
+
+    metric: bytes
     value: tuple[float, str]
+
+
+def labels_of(metric: bytes) -> dict[str, str]:
+    return _labels.decode(metric)
+
+
+class _Row(msgspec.Struct):
+    metric: msgspec.Raw
+    value: tuple[float, str]
+
+
+class _Data(msgspec.Struct):
+    result: list[_Row]
+
+
+class _Body(msgspec.Struct):
+    data: _Data
+
+
+_labels: Final = msgspec.json.Decoder(dict[str, str])
+_bodies: Final = msgspec.json.Decoder(_Body)
+# Labels that are known to be readable, the same object for equal ones: of 5,000 nodes with eight series each 14 MB.
+_readable: Final[dict[bytes, bytes]] = {}
+_MOST_READABLE: Final = 65_536
 
 
 class Prometheus:
@@ -79,11 +106,11 @@ class Prometheus:
         """The rows of an instant query.
 
         Raises:
-            PrometheusError: no usable response, for any cause.
+            SourceError: no usable response, for any cause.
         """
         self._stuck = [thread for thread in self._stuck if thread.is_alive()]
         if len(self._stuck) >= MAX_STUCK:
-            raise PrometheusError(f"asking {self.url}: {MAX_STUCK} requests hang", cause="slow")
+            raise SourceError(f"asking {self.url}: {MAX_STUCK} requests hang", cause="slow")
         # Reuse the client only after its thread has finished: an abandoned thread may still use the session.
         client, self._client = self._client or _client(self.url, self._timeout, self._access), None
         rows: Future[Sequence[SampleRow]] = Future()
@@ -96,9 +123,9 @@ class Prometheus:
         except TimeoutError:
             log.warning("abandoning a thread whose request hangs", url=self.url, seconds=self._timeout)
             self._stuck.append(thread)
-            raise PrometheusError(f"asking {self.url}: no answer in time", cause="slow") from None
-        except PrometheusError as exc:
-            raise PrometheusError(f"asking {self.url}: {exc}", cause=exc.cause) from exc
+            raise SourceError(f"asking {self.url}: no answer in time", cause="slow") from None
+        except SourceError as exc:
+            raise SourceError(f"asking {self.url}: {exc}", cause=exc.cause) from exc
         finally:
             if rows.done():
                 self._client = client
@@ -124,7 +151,7 @@ def _client(url: str, timeout: float, access: PrometheusAccess) -> PrometheusCon
 def _settle(rows: Future[Sequence[SampleRow]], client: PrometheusConnect, promql: str) -> None:
     try:
         rows.set_result(query_rows(client, promql))
-    except PrometheusError as exc:
+    except SourceError as exc:
         rows.set_exception(exc)
 
 
@@ -132,41 +159,56 @@ def query_rows(client: PrometheusConnect, promql: str) -> Sequence[SampleRow]:
     """The rows of an instant query, read by the library.
 
     Raises:
-        PrometheusError: any failure.
+        SourceError: any failure.
     """
     try:
-        rows = msgspec.convert(client.custom_query(promql), list[SampleRow])
-        for row in rows:  # JSON may contain half a surrogate pair, which cannot be logged or published
-            "".join((*row.metric, *row.metric.values(), row.value[1])).encode()
+        return [SampleRow(metric=_checked(bytes(row.metric)), value=row.value) for row in client.custom_query(promql)]
     except Exception as exc:
         raise _failure(exc) from exc
-    return rows
+
+
+def decode_rows(response: requests.Response) -> None:
+    """Have the library read rows from this response in place of dictionaries, at an eighth of the cost."""
+
+    def rows(**_options: Any) -> Any:
+        return {"data": {"result": _bodies.decode(response.content).data.result}}
+
+    response.json = rows  # type: ignore[method-assign]  # the library reads by it
+
+
+def _checked(metric: bytes) -> bytes:
+    """Raises as :func:`labels_of`."""
+    found = _readable.get(metric)
+    if found is None:
+        labels_of(metric)
+        if len(_readable) >= _MOST_READABLE:
+            _readable.clear()
+        found = _readable[metric] = metric
+    return found
 
 
 _FAILURES: Final[tuple[tuple[type[Exception], Cause, str], ...]] = (
-    (msgspec.ValidationError, "nonsense", "want an instant vector"),
-    (JSONDecodeError, "nonsense", "want JSON, got something else"),
+    (msgspec.ValidationError, "nonsense", "want data.result of an instant vector, got another shape"),
+    (msgspec.DecodeError, "nonsense", "want JSON, got something else"),
     (RecursionError, "nonsense", "want JSON, got something else"),
     (ContentDecodingError, "nonsense", "the answer cannot be unpacked"),
     (ChunkedEncodingError, "unavailable", "the answer was cut off"),
     (requests.Timeout, "slow", "no answer in time"),
     (requests.ConnectionError, "unreachable", "not reachable"),
-    (LookupError, "nonsense", "want data.result of an instant vector, got another shape"),
-    (TypeError, "nonsense", "want data.result of an instant vector, got another shape"),
 )  # exceptions of requests and of the library; the first match counts
 
 
-def _failure(error: Exception) -> PrometheusError:
-    """Map any exception to PrometheusError; unknown ones get cause "nonsense"."""
-    if isinstance(error, PrometheusError):
+def _failure(error: Exception) -> SourceError:
+    """Map any exception to SourceError; unknown ones get cause "nonsense"."""
+    if isinstance(error, SourceError):
         return error
     if isinstance(error, PrometheusApiClientException):  # "HTTP Status Code 422 (b'...')"
         status = next((int(word) for word in str(error).split() if word.isdigit()), 0)
         is_broken = status >= HTTPStatus.INTERNAL_SERVER_ERROR
-        return PrometheusError(_shortened(error), cause="unavailable" if is_broken else "refused")
+        return SourceError(_shortened(error), cause="unavailable" if is_broken else "refused")
     known = (each for each in _FAILURES if isinstance(error, each[0]))
     _, cause, text = next(known, (Exception, "nonsense", type(error).__name__))
-    return PrometheusError(f"{text}: {_shortened(_root(error))}", cause=cause)
+    return SourceError(f"{text}: {_shortened(_root(error))}", cause=cause)
 
 
 def _root(error: BaseException) -> BaseException:
@@ -197,6 +239,7 @@ class _BoundedSession(requests.Session):
 
     def _bound(self, response: requests.Response, **_options: Any) -> None:
         response.raw = _BoundedBody(response.raw, time.monotonic() + self._timeout)
+        decode_rows(response)
 
 
 class _BoundedBody:
@@ -214,9 +257,9 @@ class _BoundedBody:
             while piece := self._raw.read1(most, decode_content=decode_content):  # does not wait for a full piece
                 size += len(piece)
                 if size > MAX_BYTES:
-                    raise PrometheusError(f"more than {MAX_BYTES} bytes", cause="nonsense")
+                    raise SourceError(f"more than {MAX_BYTES} bytes", cause="nonsense")
                 if time.monotonic() > self._ends:
-                    raise PrometheusError("no answer in time: the response trickles", cause="slow")
+                    raise SourceError("no answer in time: the response trickles", cause="slow")
                 yield piece
         except ReadTimeoutError as exc:  # requests would take these two for failures to connect
             raise requests.ReadTimeout("the response stopped in the middle") from exc
@@ -234,7 +277,7 @@ class _Credentials(AuthBase):
         for line in _start_of(self._access.headers_file).splitlines():
             name, colon, value = line.partition(":")
             if not colon or not name.strip():
-                raise PrometheusError(f"{self._access.headers_file}: want lines 'Name: value'", cause="refused")
+                raise SourceError(f"{self._access.headers_file}: want lines 'Name: value'", cause="refused")
             request.headers[name.strip()] = value.strip()
         token = "".join(_start_of(self._access.token_file).split())
         if token:
@@ -249,4 +292,4 @@ def _start_of(path: Path | None) -> str:
         with path.open(encoding="ascii") as file:
             return file.read(_MOST_CHARACTERS)
     except (OSError, UnicodeDecodeError) as exc:
-        raise PrometheusError(f"reading {path}: {type(exc).__name__}", cause="refused") from exc
+        raise SourceError(f"reading {path}: {type(exc).__name__}", cause="refused") from exc

@@ -1,56 +1,51 @@
-"""The PromQL of a query: frequent queries for traffic, rare ones for the inventory. Pure.
+"""The PromQL of a query: frequent queries for traffic or use, rare ones for the inventory. Pure.
 
 Each query covers all nodes and keeps all labels: exporters of several clusters or replicas differ in labels that only
-their owner knows. Names are joined in Python: in PromQL one bad node would cost all others their samples. Profiles
-share equal queries.
+their owner knows. Names are joined in Python: in PromQL one bad node would cost all others their samples.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final
+from typing import Final, get_args
 
-from berth.api.config.configuration import KubeSchedulerConfiguration, ProfileConfiguration
-from berth.api.config.networktraffic import NAME, BandwidthQuery, NetworkTrafficArgs, maximum_age_of, query_of
+from berth.api.config.networktraffic import BandwidthQuery
+from berth.api.config.nodeload.queries import LoadQuery, Statistic
 from berth_metrics_collector.devices import OTHERS
 
 RECEIVED: Final = "node_network_receive_bytes_total"
 TRANSMITTED: Final = "node_network_transmit_bytes_total"
+# Seconds of a node's processors, without the idle ones, and those that the hypervisor gives to others.
+_CPU: Final = "node_cpu_seconds_total"
+_BUSY: Final = 'mode!~"idle|iowait|steal"'
+_TOTAL: Final = "node_memory_MemTotal_bytes"
+_AVAILABLE: Final = "node_memory_MemAvailable_bytes"
+QUANTILES: Final[Mapping[Statistic, float]] = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
+# Points of a range at which the use of CPU is computed for percentiles and deviation: a day costs as much as an hour.
+_MOST_POINTS: Final = 60
+# Scrapes in which two are found for the use of CPU at one point, also when some fail.
+_SCRAPES_A_POINT: Final = 4
 # Longest range to measure the scrape interval over. Series scraped less than every two minutes are stale anyway.
 _LONGEST_LOOKBACK: Final = timedelta(minutes=1)
-
-
-def configured_queries(configuration: KubeSchedulerConfiguration) -> tuple[BandwidthQuery, ...]:
-    """The distinct queries of all profiles that run NetworkTraffic."""
-    return tuple({query.token: query for query in map(query_of, _args_of(configuration))}.values())
-
-
-def maximum_ages(configuration: KubeSchedulerConfiguration) -> dict[str, timedelta]:
-    """By query token, the age at which no profile uses a sample any more."""
-    ages: dict[str, timedelta] = {}
-    for args in _args_of(configuration):
-        token = query_of(args).token
-        ages[token] = max(maximum_age_of(args), ages.get(token, timedelta()))
-    return ages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrafficQueries:
     """Sent at every interval.
 
-    ``scraped_at`` lacks series that have ended. ``scraped_before`` lacks series that did not exist one range ago: their
-    ``rate`` covers only part of the range but divides by all of it.
+    ``scraped_at`` lacks series that have ended. ``young`` counts the scrapes of series that did not exist one range
+    ago: their ``rate`` covers only part of the range but divides by all of it.
     """
 
     receive: str
     transmit: str
-    count: str
+    young: str
     scraped_at: str
-    scraped_before: str
 
 
 def traffic_queries(query: BandwidthQuery) -> TrafficQueries:
@@ -59,10 +54,16 @@ def traffic_queries(query: BandwidthQuery) -> TrafficQueries:
     return TrafficQueries(
         receive=f"rate({received}{over})",
         transmit=f"rate({TRANSMITTED}{series}{over})",
-        count=f"count_over_time({received}{over})",
+        young=_young(received, query.time_range),
         scraped_at=f"timestamp({received})",
-        scraped_before=f"timestamp({received} offset {_seconds(query.time_range)})",
     )
+
+
+def _young(series: str, time_range: timedelta) -> str:
+    over, look = _seconds(time_range), _seconds(min(time_range, _LONGEST_LOOKBACK))
+    # Of a Prometheus that was away there are no marks of series' ends: it would show what it knew up to 5 minutes ago.
+    before = f"{series} offset {over} and count_over_time({series}[{look}] offset {over})"
+    return f"count_over_time({series}[{over}]) unless ({before})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,18 +83,84 @@ class InventoryQueries:
 
 def inventory_queries(query: BandwidthQuery) -> InventoryQueries:
     series = _device_selector(query)
-    received, look = f"{RECEIVED}{series}", _seconds(min(query.time_range, _LONGEST_LOOKBACK))
-    elapsed = f"timestamp({received}) - timestamp({received} offset {look})"
     return InventoryQueries(
-        names=f"timestamp(node_uname_info{_selector(query)})",
+        names=_names(query),
         speed=f"node_network_speed_bytes{series}",
-        interval=f"quantile by (job) (0.5, ({elapsed}) / count_over_time({received}[{look}]))",
+        interval=_interval(f"{RECEIVED}{series}", query.time_range),
         flags=f"node_network_flags{series}",
         info=f"node_network_info{series}",
         stacked=f"node_network_iface_link{series} != node_network_iface_id{series}",
         named_by=f"node_network_name_assign_type{series}",
         bonds=f"node_bonding_slaves{_selector(query)}",
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageQueries:
+    """Sent at every interval: ``cpu`` is in cores, ``memory`` in bytes, the others as those of traffic."""
+
+    cpu: Mapping[Statistic, str]
+    memory: Mapping[Statistic, str]
+    young: str
+    scraped_at: str
+
+
+def usage_queries(query: LoadQuery, statistics: Collection[Statistic], scrape_seconds: float) -> UsageQueries:
+    """``scrape_seconds``: between two scrapes, the longest of all jobs."""
+    asked = [statistic for statistic in get_args(Statistic) if statistic in statistics]
+    total = f"{_TOTAL}{_selector(query)}"
+    return UsageQueries(
+        cpu={statistic: _cpu(query, statistic, scrape_seconds) for statistic in asked},
+        memory={statistic: _memory(query, statistic) for statistic in asked},
+        young=_young(total, query.time_range),
+        scraped_at=f"timestamp({total})",
+    )
+
+
+def _cpu(query: LoadQuery, statistic: Statistic, scrape_seconds: float) -> str:
+    series, time_range = f"{_CPU}{_selector(query, _BUSY)}", query.time_range
+    if statistic == "average":
+        return f"sum without (cpu, mode) (rate({series}[{_seconds(time_range)}]))"
+    # irate is right from the second scrape on, where rate divides by the whole range.
+    look = timedelta(seconds=math.ceil(_SCRAPES_A_POINT * scrape_seconds))
+    step = max(timedelta(seconds=math.ceil(scrape_seconds)), time_range / _MOST_POINTS)
+    points = f"sum without (cpu, mode) (irate({series}[{_seconds(look)}]))[{_seconds(time_range)}:{_seconds(step)}]"
+    if statistic == "deviation":
+        return f"stddev_over_time({points})"
+    return f"quantile_over_time({QUANTILES[statistic]:g}, {points})"
+
+
+def _memory(query: LoadQuery, statistic: Statistic) -> str:
+    """A high percentile of what is used is a low one of what is available."""
+    selector = _selector(query)
+    available = f"{_AVAILABLE}{selector}[{_seconds(query.time_range)}]"
+    if statistic == "deviation":
+        return f"stddev_over_time({available})"
+    if statistic == "average":
+        return f"{_TOTAL}{selector} - avg_over_time({available})"
+    return f"{_TOTAL}{selector} - quantile_over_time({1 - QUANTILES[statistic]:g}, {available})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExporterQueries:
+    """Sent less often: of the exporters' inventory what the use of CPU and memory needs."""
+
+    names: str
+    interval: str
+
+
+def exporter_queries(query: LoadQuery) -> ExporterQueries:
+    return ExporterQueries(names=_names(query), interval=_interval(f"{_TOTAL}{_selector(query)}", query.time_range))
+
+
+def _names(query: BandwidthQuery | LoadQuery) -> str:
+    return f"timestamp(node_uname_info{_selector(query)})"
+
+
+def _interval(series: str, time_range: timedelta) -> str:
+    look = _seconds(min(time_range, _LONGEST_LOOKBACK))
+    elapsed = f"timestamp({series}) - timestamp({series} offset {look})"
+    return f"quantile by (job) (0.5, ({elapsed}) / count_over_time({series}[{look}]))"
 
 
 def _device_selector(query: BandwidthQuery) -> str:
@@ -103,7 +170,7 @@ def _device_selector(query: BandwidthQuery) -> str:
     return _selector(query, f"device{_matcher('|'.join(query.devices), is_plain=len(query.devices) == 1)}")
 
 
-def _selector(query: BandwidthQuery, *matchers: str) -> str:
+def _selector(query: BandwidthQuery | LoadQuery, *matchers: str) -> str:
     found = (*matchers, *(f"{label}{_matcher(pattern)}" for label, pattern in query.labels))
     return f"{{{','.join(found)}}}" if found else ""
 
@@ -128,14 +195,3 @@ def _seconds(duration: timedelta) -> str:
     """Prometheus takes whole milliseconds."""
     milliseconds = round(duration.total_seconds() * 1000)
     return f"{milliseconds // 1000}s" if milliseconds % 1000 == 0 else f"{milliseconds}ms"
-
-
-def _args_of(configuration: KubeSchedulerConfiguration) -> Iterator[NetworkTrafficArgs]:
-    for profile in configuration.profiles:
-        args = profile.args.get(NAME)
-        if _runs(profile) and isinstance(args, NetworkTrafficArgs):
-            yield args
-
-
-def _runs(profile: ProfileConfiguration) -> bool:
-    return any(ref.name == NAME for refs in profile.plugins.values() for ref in refs)

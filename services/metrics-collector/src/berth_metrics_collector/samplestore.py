@@ -13,13 +13,14 @@ import uuid
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Final
 
 import msgspec
 
 from berth.bus.interface import Entry
 from berth.errors import DecodeError
-from berth.messages.livedata import Bandwidth, decode_bandwidth
+from berth.messages.livedata import NodeSample, decode_sample
 from berth.messages.subjects import key, parse_key
 
 # An own sample that is newer by more than this was sampled by a clock that has been set back.
@@ -41,7 +42,7 @@ class SampleWrite:
 
     node: str
     key: str
-    sample: Bandwidth
+    sample: NodeSample
     expected: int
 
 
@@ -57,7 +58,7 @@ class SampleRemoval:
 @dataclass(slots=True, kw_only=True)
 class _StoredSample:
     sequence: int
-    sample: Bandwidth | None  # ``None`` for a removal or an undecodable sample, which is overwritten
+    sample: NodeSample | None  # ``None`` for a removal or an undecodable sample, which is overwritten
     # The time at which NATS stored it. A sample from the future counts as one of then, as readers count it.
     stored_at: datetime | None = None
     is_removed: bool = False
@@ -75,14 +76,15 @@ class SampleStore:
     def __init__(self, query: str) -> None:
         self.query = query
         self.author = uuid.uuid4().hex[:8]
-        self._own: dict[str, Bandwidth] = {}
+        self._own: dict[str, NodeSample] = {}
         self._has_measured = False
         self._wrote_at = float("-inf")
         self.begin()
 
     def begin(self) -> None:
         """Forget what is stored: another session may have another store."""
-        self._by_node: dict[str, _StoredSample] = {}
+        self._by_node: dict[str, _StoredSample] = {}  # the one stored longest ago first
+        self._unsettled = dict.fromkeys(self._own)  # nodes whose own sample may differ from the stored one
         self._received_at: dict[str, float] = {}  # by author, the one received longest ago first
 
     def apply(self, entry: Entry, now: float) -> None:
@@ -93,17 +95,21 @@ class SampleStore:
             return
         if query != self.query or entry.sequence < self._sequence(node):
             return
+        if entry.sequence == self._sequence(node):  # this collector's, whose answer came before
+            self._by_node[node].stored_at = entry.time
+            return
         sample = _decoded(entry.data)
-        self._by_node[node] = _StoredSample(
-            sequence=entry.sequence, sample=sample, stored_at=entry.time, is_removed=entry.data is None
+        self._store(
+            node,
+            _StoredSample(sequence=entry.sequence, sample=sample, stored_at=entry.time, is_removed=entry.data is None),
         )
-        if sample is not None and sample.by:
+        if sample is not None and sample.by and sample.by != self.author:
             self._received_at.pop(sample.by, None)
             self._received_at[sample.by] = now
             if len(self._received_at) > MAX_PEERS:
                 del self._received_at[next(iter(self._received_at))]
 
-    def measured(self, samples: Mapping[str, Bandwidth], nodes: Collection[str]) -> None:
+    def measured(self, samples: Mapping[str, NodeSample], nodes: Collection[str]) -> None:
         """Take over what Prometheus has answered. A node without a new sample keeps its last while it exists."""
         self._has_measured = True
         for node in self._own.keys() - nodes:
@@ -112,11 +118,12 @@ class SampleStore:
             # The rate at one scrape differs a little from query to query: the first of them counts.
             if node not in self._own or self._is_newer(sample.sampled_at, node):
                 self._own[node] = msgspec.structs.replace(sample, by=self.author)
+                self._unsettled[node] = None
 
     def written(self, write: SampleWrite, sequence: int, now: float) -> None:
         self._wrote_at = now
         if sequence > self._sequence(write.node):  # the bucket's entry may come before the answer
-            self._by_node[write.node] = _StoredSample(sequence=sequence, sample=write.sample)
+            self._store(write.node, _StoredSample(sequence=sequence, sample=write.sample))
 
     def forget(self, node: str) -> None:
         """Forget a key that has neither a value nor a marker.
@@ -127,23 +134,29 @@ class SampleStore:
         earlier = [each for each in self._own if self._sequence(each) < last] if was_dropped else []
         for each in (node, *earlier):
             self._by_node.pop(each, None)
+            self._unsettled[each] = None
 
     def writes(self, nodes: Collection[str], now: float) -> list[SampleWrite]:
         """The own samples of ``nodes`` that must replace what is stored.
 
         If there are none, the one written longest ago, as a sign of life.
         """
-        due = [node for node, sample in self._own.items() if node in nodes and self._is_due(node, sample, now)]
+        # One that differs stays, due or not: a peer that has stored another may go, a deleted node may come back.
+        unsettled = (node for node in self._unsettled if node in self._own)
+        self._unsettled = {node: None for node in unsettled if node not in nodes or not self._is_standing(node)}
+        due = [node for node in self._unsettled if node in nodes and self._is_due(node, now)]
         if not due and now - self._wrote_at >= CHECK_SECONDS / 2:
-            standing = (node for node in self._own if node in nodes and self._is_standing(node))
-            due = [node for node in (min(standing, key=self._sequence, default=None),) if node is not None]
+            standing = (node for node in self._by_node if node in nodes and self._is_standing(node))
+            due = [node for node in (next(standing, None),) if node is not None]
         return [
-            SampleWrite(node=node, key=key(self.query, node), sample=self._own[node], expected=self._sequence(node))
+            SampleWrite(node=node, key=_key(self.query, node), sample=self._own[node], expected=self._sequence(node))
             for node in due
         ]
 
-    def removals(self, nodes: Collection[str], now: float) -> Iterator[SampleRemoval]:
+    def removals(self, nodes: frozenset[str], now: float) -> Iterator[SampleRemoval]:
         """Removals of stored samples, undecodable ones included: of ``nodes`` without an author, then of all others."""
+        if self._by_node.keys() <= self._own.keys() and self._own.keys() <= nodes:
+            return
         present = [node for node, stored in self._by_node.items() if not stored.is_removed]
         unknown = [node for node in present if node not in nodes][-MAX_UNKNOWN:]
         kept = {*unknown, *nodes}
@@ -156,12 +169,18 @@ class SampleStore:
         times = (stored.newest for stored in self._by_node.values())
         return max((time for time in times if time is not None), default=None)
 
-    def count(self) -> int:
-        """The number of nodes with a sample of any age."""
-        return sum(stored.sample is not None for stored in self._by_node.values())
+    def count(self, *, since: datetime | None = None) -> int:
+        """The number of nodes with a sample, of any age or not older than a time."""
+        times = (stored.newest for stored in self._by_node.values())
+        return sum(time is not None and (since is None or time >= since) for time in times)
 
-    def _is_due(self, node: str, sample: Bandwidth, now: float) -> bool:
-        stored = self._by_node.get(node)
+    def _store(self, node: str, stored: _StoredSample) -> None:
+        self._by_node.pop(node, None)
+        self._by_node[node] = stored
+        self._unsettled[node] = None
+
+    def _is_due(self, node: str, now: float) -> bool:
+        sample, stored = self._own[node], self._by_node.get(node)
         if stored is None or stored.sample is None:
             return True
         if self._is_peers(stored, now):
@@ -187,17 +206,20 @@ class SampleStore:
 
     def _is_standing(self, node: str) -> bool:
         stored = self._by_node.get(node)
-        return stored is not None and stored.sample == self._own[node]
+        return stored is not None and node in self._own and stored.sample == self._own[node]
 
     def _sequence(self, node: str) -> int:
         stored = self._by_node.get(node)
         return stored.sequence if stored is not None else 0
 
 
-def _decoded(data: bytes | None) -> Bandwidth | None:
+_key: Final = lru_cache(maxsize=32_768)(key)  # each is written at every scrape
+
+
+def _decoded(data: bytes | None) -> NodeSample | None:
     if data is None:
         return None
     try:
-        return decode_bandwidth(data)
+        return decode_sample(data)
     except DecodeError:
         return None

@@ -12,7 +12,7 @@ from berth.bus.topology import BANDWIDTH, CLUSTER
 from berth.cluster.buckets import KindComplete, LiveDataReader, MirroredSnapshot
 from berth.cluster.snapshot import Snapshot
 from berth.errors import DecodeError
-from berth.messages.livedata import Bandwidth, LiveSource, decode_bandwidth
+from berth.messages.livedata import LiveSource, NodeSample, decode_sample
 from berth.messages.subjects import parse_key
 
 
@@ -23,7 +23,7 @@ class MirrorReader:
         self.snapshot = Snapshot()
         # by kind, the time on NATS's clock up to which the mirror is complete
         self.watermarks: dict[str, datetime] = {}
-        self.bandwidth: dict[str, dict[str, Bandwidth]] = {}  # samples by node and query
+        self.bandwidth: dict[str, dict[str, NodeSample]] = {}  # samples by node and query
         self.unreadable = 0  # number of entries that could not be decoded
         self._mirror = MirroredSnapshot(self.snapshot)
         self._live_data = LiveDataReader(self.snapshot.live, sources)
@@ -59,11 +59,11 @@ class MirrorReader:
         if entry.data is None:
             samples.pop(query, None)
         else:
-            samples[query] = decode_bandwidth(entry.data)
+            samples[query] = decode_sample(entry.data)
 
 
-def newest(samples: Iterable[Bandwidth]) -> Bandwidth | None:
-    return max(samples, key=lambda sample: sample.sampled_at, default=None)
+def newest_traffic(samples: Iterable[NodeSample]) -> NodeSample | None:
+    return max((sample for sample in samples if sample.has_traffic), key=lambda sample: sample.sampled_at, default=None)
 
 
 @asynccontextmanager

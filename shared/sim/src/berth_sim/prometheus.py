@@ -1,7 +1,8 @@
-"""Made-up traffic of the simulated nodes, as a Prometheus server and as node exporters.
+"""Made-up traffic and load of the simulated nodes, as a Prometheus server and as node exporters.
 
 ``<cluster>/prometheus`` answers exactly the queries that the metrics collector sends; any other gets a 400. Every node
-has one device, eth0, and a link of 1 Gbit/s. Its traffic is its own, which rises and falls, plus its pods'.
+has one device, eth0, and a link of 1 Gbit/s. Its traffic and its use of CPU and memory are its own, which rise and
+fall, plus its pods'.
 
 ``<cluster>/sim/exporters`` is for a real Prometheus:
 
@@ -38,7 +39,17 @@ OWN_BYTES: Final = 60e6  # bytes per second of a node without pods, in each dire
 
 POD_BYTES: Final = 0.5e6  # bytes per second of one pod
 
-PERIOD_SECONDS: Final = 600.0  # period in which a node's own traffic rises and falls
+OWN_CORES: Final = 1.0  # cores that a node without pods uses, at its peak
+
+POD_CORES: Final = 0.1  # cores that one pod uses
+
+OWN_MEMORY: Final = 2.0**30  # bytes that a node without pods uses
+
+POD_MEMORY: Final = 2.0**27  # bytes that one pod uses
+
+TOTAL_MEMORY: Final = 2.0**36  # bytes of a node
+
+PERIOD_SECONDS: Final = 600.0  # period in which what is a node's own rises and falls
 
 DEVICE: Final = "eth0"
 
@@ -71,9 +82,20 @@ class Moment:
 
     def rate(self, node: str, direction: str) -> float:
         """Bytes per second: the node's own, by its name and the time, plus its pods'."""
-        own = int.from_bytes(hashlib.blake2b(f"{node} {direction}".encode(), digest_size=4).digest()) / 2**32
-        wave = 0.75 + 0.25 * math.sin(2 * math.pi * (self.now / PERIOD_SECONDS + own))
-        return min(LINK_BYTES, OWN_BYTES * own * wave + POD_BYTES * self._pods.get(node, 0))
+        return min(LINK_BYTES, OWN_BYTES * self._own(node, direction) + POD_BYTES * self._pods.get(node, 0))
+
+    def cores(self, node: str) -> float:
+        """Cores that are used."""
+        return OWN_CORES * self._own(node, "cpu") + POD_CORES * self._pods.get(node, 0)
+
+    def memory(self, node: str) -> float:
+        """Bytes that are used."""
+        return min(TOTAL_MEMORY, OWN_MEMORY + POD_MEMORY * self._pods.get(node, 0))
+
+    def _own(self, node: str, what: str) -> float:
+        """A share of what is the node's own at most."""
+        own = int.from_bytes(hashlib.blake2b(f"{node} {what}".encode(), digest_size=4).digest()) / 2**32
+        return own * (0.75 + 0.25 * math.sin(2 * math.pi * (self.now / PERIOD_SECONDS + own)))
 
 
 class SimulatedPrometheus:
@@ -110,13 +132,21 @@ def _each(value: Callable[[Moment, Asked, str], float]) -> Callable[[Moment, Ask
     return lambda moment, asked: ((_series(node), value(moment, asked, node)) for node in moment.nodes)
 
 
+def _each_node(value: Callable[[Moment, str], float]) -> Callable[[Moment, Asked], Rows]:
+    return lambda moment, _asked: ((_exporter(node), value(moment, node)) for node in moment.nodes)
+
+
+def _exporter(node: str) -> dict[str, str]:
+    return {"instance": f"{node}:9100", "job": _JOB, "node": node}
+
+
 def _series(node: str) -> Labels:
-    return {"instance": f"{node}:9100", "job": _JOB, "node": node, "device": DEVICE}
+    return {**_exporter(node), "device": DEVICE}
 
 
 def _unames(moment: Moment, _asked: Asked) -> Rows:
     for node in moment.nodes:
-        yield {"instance": f"{node}:9100", "job": _JOB, "node": node, "nodename": node}, moment.scraped_at
+        yield {**_exporter(node), "nodename": node}, moment.scraped_at
 
 
 def _info(moment: Moment, _asked: Asked) -> Rows:
@@ -144,6 +174,16 @@ _OVER = r"(?P<seconds>\d+)s"
 
 _AGAIN = r"node_network_receive_bytes_total(?:\{[^}]*\})?"
 
+_TOTAL = rf"node_memory_MemTotal_bytes{_SERIES}"
+
+_TOTAL_AGAIN = r"node_memory_MemTotal_bytes(?:\{[^}]*\})?"
+
+_AVAILABLE = rf"node_memory_MemAvailable_bytes(?:\{{[^}}]*\}})?\[{_OVER}\]"
+
+_CPU = rf"node_cpu_seconds_total{_SERIES}"
+
+_CPU_POINTS = rf"sum without \(cpu, mode\) \(irate\({_CPU}\[\d+s\]\)\)\[{_OVER}:\d+s\]"
+
 
 _FORMS: Final[Sequence[tuple[re.Pattern[str], Callable[[Moment, Asked], Rows]]]] = (
     (
@@ -151,16 +191,40 @@ _FORMS: Final[Sequence[tuple[re.Pattern[str], Callable[[Moment, Asked], Rows]]]]
         _each(lambda moment, asked, node: moment.rate(node, asked["direction"])),
     ),
     (
-        re.compile(rf"count_over_time\({_COUNTER}\[{_OVER}\]\)"),
-        _each(lambda _moment, asked, _node: int(asked["seconds"]) // SCRAPE_SECONDS),
+        re.compile(
+            rf"count_over_time\({_COUNTER}\[{_OVER}\]\)"
+            rf" unless \({_AGAIN} offset \d+s and count_over_time\({_AGAIN}\[\d+s\] offset \d+s\)\)"
+        ),
+        _none,  # every series is as old as the cluster
     ),
     (
         re.compile(rf"timestamp\({_COUNTER}\)"),
         _each(lambda moment, _asked, _node: moment.scraped_at),
     ),
+    # Load changes slowly: percentiles are what is used now, and it deviates by nothing.
+    (re.compile(rf"sum without \(cpu, mode\) \(rate\({_CPU}\[{_OVER}\]\)\)"), _each_node(Moment.cores)),
+    (re.compile(rf"quantile_over_time\([\d.]+, {_CPU_POINTS}\)"), _each_node(Moment.cores)),
+    (re.compile(rf"stddev_over_time\({_CPU_POINTS}\)"), _each_node(lambda *_: 0.0)),
+    (re.compile(rf"{_TOTAL} - avg_over_time\({_AVAILABLE}\)"), _each_node(Moment.memory)),
+    (re.compile(rf"{_TOTAL} - quantile_over_time\([\d.]+, {_AVAILABLE}\)"), _each_node(Moment.memory)),
     (
-        re.compile(rf"timestamp\({_COUNTER} offset {_OVER}\)"),
-        _each(lambda moment, asked, _node: moment.scraped_at - int(asked["seconds"])),
+        re.compile(rf"stddev_over_time\(node_memory_MemAvailable_bytes{_SERIES}\[{_OVER}\]\)"),
+        _each_node(lambda *_: 0.0),
+    ),
+    (
+        re.compile(
+            rf"count_over_time\({_TOTAL}\[{_OVER}\]\)"
+            rf" unless \({_TOTAL_AGAIN} offset \d+s and count_over_time\({_TOTAL_AGAIN}\[\d+s\] offset \d+s\)\)"
+        ),
+        _none,
+    ),
+    (re.compile(rf"timestamp\({_TOTAL}\)"), _each_node(lambda moment, _node: moment.scraped_at)),
+    (
+        re.compile(
+            rf"quantile by \(job\) \(0\.5, \(timestamp\({_TOTAL}\) - timestamp\({_TOTAL_AGAIN} offset \d+s\)\)"
+            rf" / count_over_time\({_TOTAL_AGAIN}\[{_OVER}\]\)\)"
+        ),
+        _interval,
     ),
     (re.compile(rf"node_network_flags{_SERIES}"), _each(lambda *_: float(FLAGS))),
     (re.compile(rf"node_network_speed_bytes{_SERIES}"), _each(lambda *_: LINK_BYTES)),
@@ -204,16 +268,18 @@ _CONTENT_TYPE: Final = "text/plain"
 
 @dataclass(slots=True, kw_only=True)
 class Counters:
-    """The counters of one node's device, in bytes, up to `at` (Unix seconds)."""
+    """The counters of one node's device, in bytes, and of its processors, in seconds, up to `at` (Unix seconds)."""
 
     at: float
     received: float = 0.0
     transmitted: float = 0.0
+    busy: float = 0.0
 
     def grow(self, moment: Moment, node: str, until: float) -> None:
         elapsed = max(0.0, until - self.at)
         self.received += moment.rate(node, "receive") * elapsed
         self.transmitted += moment.rate(node, "transmit") * elapsed
+        self.busy += moment.cores(node) * elapsed
         self.at = until
 
 
@@ -262,6 +328,10 @@ class SimulatedExporters:
         yield f"node_network_speed_bytes{device} {LINK_BYTES:.0f}"
         yield f"node_network_name_assign_type{device} {NAMED_BY_UDEV:.0f}"
         yield f'node_network_info{{device="{DEVICE}",address="{_address(node)}",operstate="up"}} 1'
+        yield "# TYPE node_cpu_seconds_total counter"
+        yield f'node_cpu_seconds_total{{cpu="0",mode="user"}} {counters.busy:.3f}'
+        yield f"node_memory_MemTotal_bytes {TOTAL_MEMORY:.0f}"
+        yield f"node_memory_MemAvailable_bytes {TOTAL_MEMORY - moment.memory(node):.0f}"
         yield f"node_network_iface_id{device} 2"
         yield f"node_network_iface_link{device} 2"
 

@@ -11,7 +11,7 @@ import yaml
 from aiohttp import web
 
 from berth.api.config.yamlreader import reason_in_a_line, yaml_values
-from berth_sim import faults, kubectl, prometheus
+from berth_sim import faults, kubectl, metricsserver, prometheus
 from berth_sim.apiserver import apply, listing, patch, protobuf, schema, status
 from berth_sim.apiserver import resources as bindings
 from berth_sim.apiserver.kinds import PODS, Route, SimulatedKind, UnknownResourceError, parse_path
@@ -72,6 +72,9 @@ class SimulatedApiServer:
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         path = request.path
+        if path == metricsserver.PATH and request.method == "GET":
+            await self._faults.strike("list", metricsserver.ROUTE)
+            return _json(metricsserver.node_metrics(self._prometheus))
         route = parse_path(path) if path.startswith("/api") else None
         if route is None:
             return await self._answer_elsewhere(request, path)

@@ -28,7 +28,7 @@ from berth.kube.client import KubeClient
 from berth.kube.credentials import KubeCredentials
 from berth.kube.kubeconfig import source_for
 from berth.messages.attempts import Decision, Outcome, Pending, Ranked, decode
-from berth.messages.livedata import decode_bandwidth
+from berth.messages.livedata import decode_sample
 from berth.messages.subjects import PodSubject, unescape
 from berth.settings.settings import short_identity
 from berth_cli.bus import connect_bus
@@ -357,7 +357,7 @@ async def first_samples(session: Session, nodes: int) -> Traffic:
 
 def _add_sample(traffic: dict[str, float], key: str, data: bytes) -> None:
     try:
-        received = decode_bandwidth(data).receive
+        received = decode_sample(data).receive
     except DecodeError:
         return
     if received is not None:

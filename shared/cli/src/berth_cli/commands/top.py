@@ -30,7 +30,7 @@ from berth.exits import Exit
 from berth.settings.settings import process_label, short_identity
 from berth_cli.bus import NatsContext, NatsServer, NatsUrl, open_session
 from berth_cli.commands.devices import device_numbers
-from berth_cli.mirror import MirrorReader, newest, open_mirror
+from berth_cli.mirror import MirrorReader, newest_traffic, open_mirror
 from berth_cli.options import (
     ANSWERED_BY,
     EveryRow,
@@ -296,7 +296,7 @@ def _node_line(mirror: MirrorReader, name: str) -> NodeLine | None:
     info = node_info(mirror.snapshot, name)
     if info is None:
         return None
-    sample = newest(mirror.bandwidth.get(name, {}).values())
+    sample = newest_traffic(mirror.bandwidth.get(name, {}).values())
     return NodeLine(
         name=name,
         pods=info.pods,

@@ -21,7 +21,7 @@ from berth_cli.console.decisionlog import (
     DecisionLine,
     DecisionLog,
 )
-from berth_cli.console.nodetable import NodeChanges, NodeFacts, NodeLoad, NodeTable, TrafficSample
+from berth_cli.console.nodetable import NodeChanges, NodeFacts, NodeRequests, NodeTable, TrafficSample
 from berth_cli.console.shadowlog import DifferenceLine, ShadowLine, ShadowLog
 from berth_cli.mirror import MirrorReader
 from berth_cli.rendering import duration, is_current
@@ -115,7 +115,7 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     labels_from: int = 0
     labels: list[str] = []
     nodes: list[NodeFacts] = []
-    loads: list[NodeLoad] = []
+    loads: list[NodeRequests] = []
     traffic: list[TrafficSample] = []
     gone: list[int] = []
     decisions: list[DecisionLine] = []

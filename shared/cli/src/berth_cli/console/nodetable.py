@@ -16,9 +16,9 @@ import msgspec
 from berth.api.resources import CPU, MEMORY
 from berth.cluster.nodes import NodeInfo, info_of_row
 from berth.cluster.snapshot import Snapshot
-from berth.messages.livedata import Bandwidth
+from berth.messages.livedata import NodeSample
 from berth.plugins.podtopologyspread.constraints import ZONE
-from berth_cli.mirror import newest
+from berth_cli.mirror import newest_traffic
 
 CORDONED: Final = 1
 NOT_READY: Final = 2  # flags of a node
@@ -42,7 +42,7 @@ class NodeFacts(msgspec.Struct, frozen=True, array_like=True):
     labels: list[int]
 
 
-class NodeLoad(msgspec.Struct, frozen=True, array_like=True):
+class NodeRequests(msgspec.Struct, frozen=True, array_like=True):
     """Load of a node: pods, the sums of their requests, and pods by profile."""
 
     row: int
@@ -69,7 +69,7 @@ class NodeChanges:
     labels_from: int = 0
     labels: list[str] = field(default_factory=list)
     facts: list[NodeFacts] = field(default_factory=list)
-    loads: list[NodeLoad] = field(default_factory=list)
+    loads: list[NodeRequests] = field(default_factory=list)
     traffic: list[TrafficSample] = field(default_factory=list)
     gone: list[int] = field(default_factory=list)
 
@@ -78,7 +78,7 @@ class NodeSource(Protocol):
     @property
     def snapshot(self) -> Snapshot: ...
     @property
-    def bandwidth(self) -> Mapping[str, Mapping[str, Bandwidth]]:
+    def bandwidth(self) -> Mapping[str, Mapping[str, NodeSample]]:
         """Samples by node and query."""
 
 
@@ -89,9 +89,9 @@ class NodeTable:
         self._mirror = mirror
         self._version = 0
         self._facts: dict[int, NodeFacts] = {}
-        self._loads: dict[int, NodeLoad] = {}
+        self._loads: dict[int, NodeRequests] = {}
         self._traffic: dict[int, TrafficSample] = {}
-        self._samples: dict[int, Bandwidth] = {}
+        self._samples: dict[int, NodeSample] = {}
         self._labels: dict[str, int] = {}
 
     def __len__(self) -> int:
@@ -169,7 +169,7 @@ class NodeTable:
     def _new_traffic(self) -> list[TrafficSample]:
         found = []
         for row, facts in self._facts.items():
-            sample = newest(self._mirror.bandwidth.get(facts.name, {}).values())
+            sample = newest_traffic(self._mirror.bandwidth.get(facts.name, {}).values())
             if sample is self._samples.get(row):
                 continue
             if sample is None:
@@ -181,9 +181,9 @@ class NodeTable:
         return found
 
 
-def _load_of(info: NodeInfo) -> NodeLoad:
+def _load_of(info: NodeInfo) -> NodeRequests:
     profiles = Counter(placed.pod.spec.scheduler_name for placed in info.placed())
-    return NodeLoad(
+    return NodeRequests(
         row=info.row,
         pods=info.pods,
         cpu=info.requested(CPU),
@@ -192,7 +192,7 @@ def _load_of(info: NodeInfo) -> NodeLoad:
     )
 
 
-def _traffic_of(row: int, sample: Bandwidth | None) -> TrafficSample:
+def _traffic_of(row: int, sample: NodeSample | None) -> TrafficSample:
     if sample is None:
         return TrafficSample(row=row, receive=None, transmit=None, capacity=None, sampled_at=None)
     return TrafficSample(

@@ -17,8 +17,8 @@ from berth_cli.pipeline.natsserver import ServerSettings, config_text, find_nats
 from berth_cli.pipeline.room import free_bytes, stream_limits
 from berth_cli.pipeline.supervisor import Program
 
-# The services that use the API server; the others use NATS only and get no credentials.
-_NEED_THE_API: Final = frozenset({"berth_watcher", "berth_binder"})
+# The services that use the API server, the collector for metrics.k8s.io; scorers use NATS only and get no credentials.
+_NEED_THE_API: Final = frozenset({"berth_watcher", "berth_binder", "berth_metrics_collector"})
 # Each service's NATS user; a shadow is a scorer with another user.
 _USERS: Final = {
     "berth_watcher": "watcher",

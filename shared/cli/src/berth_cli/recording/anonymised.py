@@ -21,6 +21,9 @@ from berth.api.config.networktraffic import (
     NetworkTrafficArgs,
     query_of,
 )
+from berth.api.config.nodeload.args import NodeLoadArgs
+from berth.api.config.nodeload.plugins import LOAD_PLUGINS
+from berth.api.config.nodeload.trimaran import TrimaranArgs
 from berth.api.devices import CapacityRange, CapacityRequestPolicy, Counter, DeviceCapacity
 from berth.api.kinds import WATCHED_KINDS
 from berth.api.meta import NOT_KEPT
@@ -42,7 +45,7 @@ from berth.messages.attempts import (
     encode_watermark,
 )
 from berth.messages.groupattempts import GroupPending, GroupRanked, decode_group
-from berth.messages.livedata import decode_bandwidth, encode_bandwidth
+from berth.messages.livedata import decode_sample, encode_sample
 from berth.messages.subjects import PodSubject, key, parse_key
 from berth.plugins.registry import BUILT_IN
 from berth_cli.recording.configuration import recorded_configuration
@@ -125,7 +128,7 @@ class Anonymiser:
                 return encode(self._struct(_decoded(record.source, payload)))
             if record.source == CLUSTER:
                 return self._mirrored(parse_key(record.subject)[0], payload)
-            return encode_bandwidth(decode_bandwidth(payload)) if record.source == BANDWIDTH else _EMPTY
+            return encode_sample(decode_sample(payload)) if record.source == BANDWIDTH else _EMPTY
         except DecodeError:
             return _EMPTY
 
@@ -169,10 +172,13 @@ class Anonymiser:
 
     def _masked_queries(self, configuration: KubeSchedulerConfiguration) -> Mapping[str, str]:
         # Keys contain queries' hashes of their addresses; masked addresses have other hashes.
-        found = {}
+        found: dict[str, str] = {}
         for profile in configuration.profiles:
-            for args in profile.args.values():
-                if isinstance(args, NetworkTrafficArgs):
+            for name, args in profile.args.items():
+                if (plugin := LOAD_PLUGINS.get(name)) is not None:
+                    readings = zip(plugin.readings(args), plugin.readings(self._masked_source(args)), strict=True)
+                    found.update((own.query.token, masked.query.token) for own, masked in readings)
+                elif isinstance(args, NetworkTrafficArgs):
                     masked = msgspec.structs.replace(
                         args,
                         url=args.url and self._mask.url(args.url),
@@ -181,6 +187,18 @@ class Anonymiser:
                     )
                     found[query_of(args).token] = query_of(masked).token
         return found
+
+    def _masked_source(self, args: Any) -> Any:
+        # As in the masked configuration.
+        if isinstance(args, NodeLoadArgs):
+            labels = args.labels and {name: self._mask.value(value) for name, value in args.labels.items()}
+            url = args.url and self._mask.url(args.url)
+            return msgspec.structs.replace(args, url=url, labels=labels, node_label=self._mask.value(args.node_label))
+        if isinstance(args, TrimaranArgs) and args.metric_provider.address:
+            provider = args.metric_provider
+            masked = msgspec.structs.replace(provider, address=self._mask.url(provider.address))
+            return msgspec.structs.replace(args, metric_provider=masked)
+        return args
 
     def _masked_configuration(self) -> dict[str, Any]:
         document = recorded_configuration(self._configuration)
@@ -212,7 +230,7 @@ class Anonymiser:
             return [self._document(each, field) for each in value]
         if not isinstance(value, str) or field in _KEPT_SETTINGS or not value:
             return value
-        if field in {"url", "ip", "urlPrefix"}:
+        if field in {"url", "ip", "urlPrefix", "address", "watcherAddress"}:
             return self._mask.url(value)
         return self._mask.quantity(value) if field in _AMOUNTS else self._mask.value(value)
 
@@ -232,6 +250,15 @@ _KEPT_SETTINGS: Final = frozenset(
         "maximumAge",
         "devices",
         "deviceName",
+        "statistic",
+        "estimator",
+        "usageAggregationType",
+        "usageAggregatedDuration",
+        "scoreAggregationType",
+        "scoreAggregatedDuration",
+        "defaultRequests",
+        "defaultRequestsMultiplier",
+        "type",
     }
 )
 _AMOUNTS: Final = frozenset({"podBandwidth", "capacity"})

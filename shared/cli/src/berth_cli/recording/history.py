@@ -20,7 +20,7 @@ from berth.cluster.buckets import MirroredSnapshot
 from berth.cluster.snapshot import Snapshot
 from berth.errors import DecodeError
 from berth.messages.attempts import Decision, Message, Outcome, Pending, Ranked, attempt_of, decode
-from berth.messages.livedata import Bandwidth, decode_bandwidth
+from berth.messages.livedata import NodeSample, decode_sample
 from berth.messages.queue import WaitingPod
 from berth.messages.subjects import Attempt, key, parse_key
 from berth.plugins.dynamicresources.claims import claim_names
@@ -227,14 +227,15 @@ def _placed_at_the_begin(recording: Recording) -> frozenset[str]:
     return frozenset(placed.pod.uid for row in range(snapshot.size) for placed in snapshot.placed_on_row(row))
 
 
-def _last_samples(recording: Recording) -> dict[str, Bandwidth]:
+def _last_samples(recording: Recording) -> dict[str, NodeSample]:
     # Of the query whose name comes first.
-    found: dict[str, dict[str, Bandwidth]] = {}
+    found: dict[str, dict[str, NodeSample]] = {}
     for record in recording.of(BANDWIDTH):
         with suppress(DecodeError):
             query, node = parse_key(record.subject)
-            if record.payload is not None:
-                found.setdefault(query, {})[node] = decode_bandwidth(record.payload)
-            else:
+            sample = None if record.payload is None else decode_sample(record.payload)
+            if sample is None:
                 found.get(query, {}).pop(node, None)
+            elif sample.has_traffic:
+                found.setdefault(query, {})[node] = sample
     return found[min(found)] if found else {}

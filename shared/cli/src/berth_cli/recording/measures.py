@@ -13,7 +13,7 @@ from berth.api.pod import Pod
 from berth.api.resources import CPU, MEMORY
 from berth.cluster.nodes import Amount, RowIndex
 from berth.cluster.snapshot import Snapshot
-from berth.messages.livedata import Bandwidth
+from berth.messages.livedata import NodeSample
 
 
 class Spread(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +57,7 @@ class Traffic:
     Without any sample the annotations alone count.
     """
 
-    def __init__(self, measured: Snapshot, samples: Mapping[str, Bandwidth]) -> None:
+    def __init__(self, measured: Snapshot, samples: Mapping[str, NodeSample]) -> None:
         self._samples = samples
         self._annotated = {name: _annotated(measured, name) for name in (INGRESS_ANNOTATION, EGRESS_ANNOTATION)}
 

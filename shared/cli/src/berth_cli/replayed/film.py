@@ -23,9 +23,9 @@ from berth.cluster.pods import PlacedPod
 from berth.cluster.snapshot import Snapshot
 from berth.errors import DecodeError
 from berth.framework.cycle import Ranking
-from berth.messages.livedata import Bandwidth, decode_bandwidth
+from berth.messages.livedata import NodeSample, decode_sample
 from berth.messages.subjects import parse_key
-from berth_cli.console.nodetable import NodeFacts, NodeLoad, NodeTable, TrafficSample
+from berth_cli.console.nodetable import NodeFacts, NodeRequests, NodeTable, TrafficSample
 from berth_cli.options import PodName
 from berth_cli.recording.file import Recorded, Recording
 from berth_cli.recording.history import History, recorded_run
@@ -41,7 +41,7 @@ class FilmStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The changes since the step before. The first step has all nodes."""
 
     nodes: list[NodeFacts] = []
-    loads: list[NodeLoad] = []
+    loads: list[NodeRequests] = []
     traffic: list[TrafficSample] = []
     gone: list[int] = []
 
@@ -91,7 +91,7 @@ class FilmedEviction:
 @dataclass(slots=True)
 class _Run:
     snapshot: Snapshot
-    bandwidth: dict[str, dict[str, Bandwidth]] = field(default_factory=dict)
+    bandwidth: dict[str, dict[str, NodeSample]] = field(default_factory=dict)
 
 
 class Film:
@@ -185,7 +185,7 @@ class Film:
                 if record.payload is None:
                     samples.pop(query, None)
                 else:
-                    samples[query] = decode_bandwidth(record.payload)
+                    samples[query] = decode_sample(record.payload)
 
 
 def _stay(placed: PlacedPod, node: str, begin: int) -> Stay:

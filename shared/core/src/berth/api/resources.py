@@ -13,6 +13,8 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Final
 
+import msgspec
+
 from berth.api.pod import Container, PodSpec, Quantities, ResourceRequirements
 from berth.errors import PermanentError
 
@@ -172,6 +174,28 @@ def pod_requests(spec: PodSpec) -> Requests:
         nonzero_memory=nonzero.get(MEMORY, 0),
         problems=tuple(problems),
     )
+
+
+def pod_limits(spec: PodSpec) -> Amounts:
+    """The pod's limits, counted as requests are. Containers without a limit add nothing; overhead adds to a limit."""
+
+    def limited(resources: ResourceRequirements | None) -> ResourceRequirements | None:
+        return resources and msgspec.structs.replace(resources, requests=resources.limits)
+
+    def all_limited(containers: list[Container] | None) -> list[Container]:
+        return [msgspec.structs.replace(each, resources=limited(each.resources)) for each in containers or ()]
+
+    limits = pod_requests(
+        msgspec.structs.replace(
+            spec,
+            containers=all_limited(spec.containers),
+            init_containers=all_limited(spec.init_containers),
+            resources=limited(spec.resources),
+            overhead=None,
+        )
+    ).amounts
+    overhead = read_amounts(spec.overhead, "spec.overhead", lambda _: None)
+    return {name: amount + overhead.get(name, 0) for name, amount in limits.items() if amount}
 
 
 def is_sidecar(container: Container) -> bool:

@@ -19,7 +19,7 @@ from berth.cluster.livedata import LiveData
 from berth.cluster.snapshot import Snapshot
 from berth.decoding import decoding
 from berth.messages.attempts import MirrorEntry, decode_entry, decode_watermark
-from berth.messages.livedata import BANDWIDTH, FACTS, Bandwidth, LiveSource, decode_bandwidth, decode_fact
+from berth.messages.livedata import BANDWIDTH, FACTS, LiveSource, NodeSample, decode_fact, decode_sample
 from berth.messages.subjects import parse_key
 
 WATERMARK = "watermark"
@@ -157,13 +157,13 @@ class LiveDataReader:
             return
         with decoding(f"{bucket} {key!r:.300}"):
             if bucket == BANDWIDTH:
-                self._live.set_bandwidth(source, node, None if data is None else _sample(data, time))
+                self._live.set_sample(source, node, None if data is None else _sample(data, time))
             else:
                 fact = None if data is None else decode_fact(data)
                 self._live.set_fact(source, node, fact, stored_at=time.timestamp())
 
 
-def _sample(data: bytes, stored_at: datetime) -> Bandwidth:
+def _sample(data: bytes, stored_at: datetime) -> NodeSample:
     # A sample from the future would stay fresh until then, so the time of its storing is its upper bound.
-    sample = decode_bandwidth(data)
+    sample = decode_sample(data)
     return sample if sample.sampled_at <= stored_at else msgspec.structs.replace(sample, sampled_at=stored_at)

@@ -15,8 +15,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from berth.api.config.nodeload.queries import MeasuredResource, Statistic
 from berth.cluster.columns import NO_NODE, NodeColumns, Rows, grown
-from berth.messages.livedata import Bandwidth
+from berth.messages.livedata import NodeSample
 
 T = TypeVar("T")
 
@@ -41,7 +42,7 @@ class LiveData:
     def __init__(self, rows: Rows, columns: NodeColumns) -> None:
         self._rows = rows
         self._columns = columns
-        self._bandwidth: dict[str, BandwidthColumns] = {}
+        self._samples: dict[str, SampleColumns] = {}
         self._facts: dict[str, dict[str, msgspec.Raw]] = {}
         # By source and node, the fact written longest ago first. The first of a dict is slow to find after removals.
         self._written: OrderedDict[tuple[str, str], _Written] = OrderedDict()
@@ -52,7 +53,7 @@ class LiveData:
         """A copy for a copy of the Snapshot, which has these rows and columns."""
         copy = LiveData(rows, columns)
         copy.now = self.now
-        copy._bandwidth = {query: samples.copied(rows, columns) for query, samples in self._bandwidth.items()}
+        copy._samples = {query: samples.copied(rows, columns) for query, samples in self._samples.items()}
         copy._facts = {source: facts.copy() for source, facts in self._facts.items()}
         copy._written, copy._fact_bytes = self._written.copy(), self._fact_bytes
         return copy
@@ -62,25 +63,25 @@ class LiveData:
         self.now = max(self.now, now)
         self._end_facts()
 
-    def bandwidth(self, query: str) -> BandwidthColumns:
+    def samples(self, query: str) -> SampleColumns:
         """The samples of a query, by its token; empty without any."""
-        known = self._bandwidth.get(query)
+        known = self._samples.get(query)
         if known is None:
-            known = self._bandwidth[query] = BandwidthColumns(self._rows, self._columns)
+            known = self._samples[query] = SampleColumns(self._rows, self._columns)
         known.refresh()
         return known
 
-    def set_bandwidth(self, query: str, node: str, sample: Bandwidth | None) -> None:
+    def set_sample(self, query: str, node: str, sample: NodeSample | None) -> None:
         """``None`` removes the node's sample.
 
         Columns are made when a plugin reads them, because a collector may write samples of any query.
         """
-        known = self._bandwidth.get(query)
+        known = self._samples.get(query)
         if known is None:
-            known = self._bandwidth[query] = BandwidthColumns(self._rows, self._columns)
+            known = self._samples[query] = SampleColumns(self._rows, self._columns)
         known.set(node, sample)
         if known.is_unused:
-            del self._bandwidth[query]
+            del self._samples[query]
 
     def fact(self, source: str, node: str) -> msgspec.Raw | None:
         return self._facts.get(source, {}).get(node)
@@ -128,11 +129,11 @@ class _Written(NamedTuple):
     size: int
 
 
-class BandwidthColumns:
+class SampleColumns:
     """The samples of one query.
 
     Attributes:
-        receive, transmit, capacity: float64[capacity], bytes per second; NaN if unknown.
+        receive, transmit, capacity: float64[capacity], bytes per second; NaN if unknown. :meth:`usage` has the others.
         sampled_at: float64[capacity], Unix seconds of the sample; NaN without one.
         version: increases with every row written.
     """
@@ -140,20 +141,21 @@ class BandwidthColumns:
     def __init__(self, rows: Rows, columns: NodeColumns) -> None:
         self._rows = rows
         self._columns = columns
-        self._samples: dict[str, Bandwidth] = {}
+        self._samples: dict[str, NodeSample] = {}
         self._unknown: dict[str, None] = {}  # nodes with a sample that were not in the Snapshot when it came
         self._names: npt.NDArray[np.uint64] = np.zeros(0, dtype=np.uint64)
         self.receive, self.transmit, self.capacity, self.sampled_at = (_unknown(0) for _ in range(4))
+        self._usage: dict[tuple[MeasuredResource, Statistic], Amount] = {}  # what plugins have read
         self._names_seen = 0
         self.version = 0
         self._changed: dict[int, int] = {}  # row to the version that wrote it last, in that order
 
-    def copied(self, rows: Rows, columns: NodeColumns) -> BandwidthColumns:
-        copy = BandwidthColumns(rows, columns)
+    def copied(self, rows: Rows, columns: NodeColumns) -> SampleColumns:
+        copy = SampleColumns(rows, columns)
         copy._samples, copy._unknown = self._samples.copy(), self._unknown.copy()
         return copy
 
-    def set(self, node: str, sample: Bandwidth | None) -> None:
+    def set(self, node: str, sample: NodeSample | None) -> None:
         """``None`` removes the node's sample."""
         if sample is None:
             self._samples.pop(node, None)
@@ -178,10 +180,10 @@ class BandwidthColumns:
         """Whether there is no sample, and no plugin has read the columns."""
         return not self._samples and not len(self._names)
 
-    def sample(self, node: str) -> Bandwidth | None:
+    def sample(self, node: str) -> NodeSample | None:
         return self._samples.get(node)
 
-    def samples(self) -> Mapping[str, Bandwidth]:
+    def samples(self) -> Mapping[str, NodeSample]:
         """All samples by node, including nodes missing from the Snapshot."""
         return self._samples
 
@@ -198,16 +200,28 @@ class BandwidthColumns:
             self._names[row] = self._columns.name_hash[row]
             self._write(row, self._samples.get(name))
 
+    def usage(self, resource: MeasuredResource, statistic: Statistic) -> Amount:
+        """float64[capacity], millicores or bytes; NaN if unknown."""
+        column = self._usage.get((resource, statistic))
+        if column is None:
+            column = self._usage[resource, statistic] = _unknown(len(self._names))
+            for node, sample in self._samples.items():
+                if (row := self._rows.of(node)) is not None and row < len(column):
+                    column[row] = _used(sample, resource, statistic)
+        return column
+
     def changed_since(self, version: int) -> list[int]:
         """The rows written after a version."""
         recent = takewhile(lambda item: item[1] > version, reversed(self._changed.items()))
         return [row for row, _ in recent]
 
-    def _write(self, row: int, sample: Bandwidth | None) -> None:
+    def _write(self, row: int, sample: NodeSample | None) -> None:
         self.receive[row] = _or_nan(sample.receive if sample else None)
         self.transmit[row] = _or_nan(sample.transmit if sample else None)
         self.capacity[row] = _or_nan(sample.capacity if sample else None)
         self.sampled_at[row] = sample.sampled_at.timestamp() if sample else np.nan
+        for (resource, statistic), column in self._usage.items():
+            column[row] = _used(sample, resource, statistic)
         self.version += 1
         self._changed.pop(row, None)
         self._changed[row] = self.version
@@ -218,10 +232,16 @@ class BandwidthColumns:
         self.receive, self.transmit = grown(self.receive, capacity, np.nan), grown(self.transmit, capacity, np.nan)
         self.capacity = grown(self.capacity, capacity, np.nan)
         self.sampled_at = grown(self.sampled_at, capacity, np.nan)
+        self._usage = {key: grown(column, capacity, np.nan) for key, column in self._usage.items()}
 
 
 def _unknown(capacity: int) -> Amount:
     return np.full(capacity, np.nan, dtype=np.float64)
+
+
+def _used(sample: NodeSample | None, resource: MeasuredResource, statistic: Statistic) -> float:
+    usage = None if sample is None else sample.cpu if resource == "cpu" else sample.memory
+    return _or_nan(None if usage is None else getattr(usage, statistic))
 
 
 def _or_nan(amount: float | None) -> float:

@@ -138,6 +138,11 @@ class EventHint:
     index: Callable[[], HintIndex] | None = None  # makes the index of one profile's pods
 
 
+def was_placed(_: Pod, old: object, __: object) -> bool:
+    """A hint for deleted pods: the pod was on a node."""
+    return isinstance(old, Pod) and bool(old.spec.node_name)
+
+
 def node_update_actions(old: Node, new: Node) -> Action:
     """The parts of a node that differ."""
     before, now = old.metadata, new.metadata

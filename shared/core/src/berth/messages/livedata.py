@@ -1,7 +1,8 @@
-"""Live data that plugins may read besides objects: bandwidth of nodes, and facts.
+"""Live data that plugins may read besides objects: samples of nodes, and facts.
 
 The bucket ``bandwidth`` holds one sample per query and node, under ``<query>.<node>``; plugin and collector use the
-same name for a query. Amounts are bytes per second; only annotations and arguments are in bits.
+same name for a query. A sample has the node's traffic, or its use of CPU and memory, by what the query asks for.
+Traffic is in bytes per second; only annotations and arguments are in bits.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Final, Literal
 
 import msgspec
+from msgspec.structs import astuple
 
 from berth.decoding import check_size, decode_json, decoding
 from berth.errors import DecodeError
@@ -34,19 +36,42 @@ class LiveSource:
     name: str
 
 
-class Bandwidth(Versioned, frozen=True, kw_only=True):
-    """The traffic of one node's devices. ``None`` is unknown, never 0.
+class MeasuredUsage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one resource of a node was used over the query's range: millicores of CPU, bytes of memory.
 
-    ``receive`` and ``transmit`` are bytes per second, averaged over the query's range up to ``sampled_at``, the time of
-    the last scrape (Prometheus's clock, RFC 3339), not of the query. ``capacity`` is bytes per second of the link in
-    each direction. ``by`` is the collector that wrote it: a random name of its process, for other collectors.
+    The mean, the standard deviation, and percentiles. ``None`` was not measured, or not asked for. ``allocatable`` is
+    what pods may have of the node, for readers that do not know it.
+    """
+
+    average: float | None = None
+    deviation: float | None = None
+    p50: float | None = None
+    p90: float | None = None
+    p95: float | None = None
+    p99: float | None = None
+    allocatable: float | None = None
+
+
+class NodeSample(Versioned, frozen=True, kw_only=True):
+    """What one query has measured on one node: its network, or its CPU and memory. ``None`` is unknown, never 0.
+
+    ``receive`` and ``transmit`` are bytes per second of its devices, ``capacity`` those of the link in each direction.
+    ``cpu`` and ``memory`` are what the whole node uses. All are over the query's range up to ``sampled_at``, the time
+    of the last scrape (Prometheus's clock, RFC 3339), not of the query. ``by`` is the collector that wrote it: a random
+    name of its process, for other collectors.
     """
 
     receive: float | None = None
     transmit: float | None = None
     capacity: float | None = None
+    cpu: MeasuredUsage | None = None
+    memory: MeasuredUsage | None = None
     sampled_at: datetime
     by: str = ""
+
+    @property
+    def has_traffic(self) -> bool:
+        return self.receive is not None or self.transmit is not None
 
 
 MAX_AUTHOR: Final = 64  # characters of ``by``
@@ -54,33 +79,38 @@ MAX_AUTHOR: Final = 64  # characters of ``by``
 MAX_RATE: Final = 1e15
 # Bytes per second of a link; less than one bit is no link, and a share of it would be no number.
 MIN_CAPACITY: Final = 1 / 8
+# Millicores or bytes of a node; a petabyte. A higher amount is an error.
+MAX_USAGE: Final = 1e15
 
 
-def encode_bandwidth(bandwidth: Bandwidth) -> bytes:
-    return encode(bandwidth)
+def encode_sample(sample: NodeSample) -> bytes:
+    return encode(sample)
 
 
-def decode_bandwidth(data: bytes) -> Bandwidth:
+def decode_sample(data: bytes) -> NodeSample:
     """Read a value.
 
     Raises:
         UnknownSchemaError: of another schema.
         DecodeError: malformed in any other way; also impossible amounts and times without a zone.
     """
-    bandwidth = decode_versioned(data, Bandwidth, "a bandwidth")
-    amounts = (bandwidth.receive, bandwidth.transmit, bandwidth.capacity)
-    if any(amount is not None and not 0 <= amount <= MAX_RATE for amount in amounts):
-        raise DecodeError(f"decoding a bandwidth: want bytes per second of 0 to {MAX_RATE:g}, got {amounts}")
-    if bandwidth.capacity is not None and 0 < bandwidth.capacity < MIN_CAPACITY:
+    sample = decode_versioned(data, NodeSample, "a sample")
+    rates = (sample.receive, sample.transmit, sample.capacity)
+    if any(rate is not None and not 0 <= rate <= MAX_RATE for rate in rates):
+        raise DecodeError(f"decoding a sample: want bytes per second of 0 to {MAX_RATE:g}, got {rates}")
+    if sample.capacity is not None and 0 < sample.capacity < MIN_CAPACITY:
         want = f"want a capacity of 0, or {MIN_CAPACITY:g} or more"
-        raise DecodeError(f"decoding a bandwidth: {want}, got {bandwidth.capacity}")
-    if len(bandwidth.by) > MAX_AUTHOR:
-        raise DecodeError(f"decoding a bandwidth: want at most {MAX_AUTHOR} characters of by, got {len(bandwidth.by)}")
-    if bandwidth.sampled_at.tzinfo is None:
-        raise DecodeError(f"decoding a bandwidth: want sampled_at with a time zone, got {bandwidth.sampled_at}")
-    with decoding("a bandwidth"):
-        bandwidth.sampled_at.timestamp()  # Some dates have no Unix time.
-    return bandwidth
+        raise DecodeError(f"decoding a sample: {want}, got {sample.capacity}")
+    used = [amount for usage in (sample.cpu, sample.memory) if usage is not None for amount in astuple(usage)]
+    if any(amount is not None and not 0 <= amount <= MAX_USAGE for amount in used):
+        raise DecodeError(f"decoding a sample: want a usage of 0 to {MAX_USAGE:g}, got {used}")
+    if len(sample.by) > MAX_AUTHOR:
+        raise DecodeError(f"decoding a sample: want at most {MAX_AUTHOR} characters of by, got {len(sample.by)}")
+    if sample.sampled_at.tzinfo is None:
+        raise DecodeError(f"decoding a sample: want sampled_at with a time zone, got {sample.sampled_at}")
+    with decoding("a sample"):
+        sample.sampled_at.timestamp()  # Some dates have no Unix time.
+    return sample
 
 
 # A plugin's reader decodes each fact anew for every node and pod.

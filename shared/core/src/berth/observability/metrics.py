@@ -46,7 +46,7 @@ CounterName = Literal[
     "berth_api_events_total",
     "berth_relists_total",
     "berth_main_loop_stalls_total",
-    "berth_prometheus_rounds_total",
+    "berth_sample_rounds_total",
     "berth_shadow_comparisons_total",
     "berth_shadow_refusals_total",
     "berth_shadow_skipped_total",
@@ -73,9 +73,9 @@ GaugeName = Literal[
     "berth_proposals",
     "berth_reservations",
     "berth_bindings_in_flight",
-    "berth_bandwidth_nodes",
-    "berth_bandwidth_age_seconds",
-    "berth_bandwidth_maximum_age_seconds",
+    "berth_sampled_nodes",
+    "berth_sample_age_seconds",
+    "berth_sample_maximum_age_seconds",
     "berth_configuration_mismatch",
 ]
 
@@ -357,20 +357,21 @@ METRICS: Final[dict[str, Metric]] = {
         meaning="Events and conditions of pods: sent, dropped (over budget), failed.",
         values=("sent", "dropped", "failed"),
     ),
-    "berth_prometheus_rounds_total": Metric(
+    "berth_sample_rounds_total": Metric(
         kind="counter",
         labels=("query", "result"),
-        meaning="Polls of Prometheus: ok, unreachable, slow, refused, unavailable, nonsense.",
+        meaning="Polls of Prometheus or metrics.k8s.io: ok, unreachable, slow, refused, unavailable, nonsense.",
     ),
-    "berth_bandwidth_nodes": Metric(
+    "berth_sampled_nodes": Metric(
         kind="gauge",
         labels=("query", "state"),
-        meaning="Nodes: known, missing, duplicate (a device in several series); unmatched: exporters without a node.",
+        meaning="Nodes: fresh (a sample that a profile uses, of any collector); by the last poll known, missing, "
+        "duplicate (measured several times); unmatched: exporters without a node.",
     ),
-    "berth_bandwidth_age_seconds": Metric(
+    "berth_sample_age_seconds": Metric(
         kind="gauge", labels=("query",), meaning="Age of the newest sample of any node."
     ),
-    "berth_bandwidth_maximum_age_seconds": Metric(
+    "berth_sample_maximum_age_seconds": Metric(
         kind="gauge", labels=("query",), meaning="Age beyond which no profile uses a sample."
     ),
     "berth_configuration_mismatch": Metric(

@@ -38,11 +38,11 @@ from berth.api.config.networktraffic import (
 )
 from berth.api.pod import Pod
 from berth.cluster.columns import grown
-from berth.cluster.livedata import BandwidthColumns
+from berth.cluster.livedata import SampleColumns
 from berth.cluster.nodes import Amount, NodeInfo, Nodes, NodesWithAnother
 from berth.cluster.pods import PlacedPod
 from berth.cluster.snapshot import Snapshot
-from berth.framework.events import Action, ClusterEvent, EventHint, LiveDataUpdate, Resource, nothing
+from berth.framework.events import Action, ClusterEvent, EventHint, LiveDataUpdate, Resource, nothing, was_placed
 from berth.framework.interface import (
     MAX_SCORE,
     EnqueueExtensions,
@@ -53,7 +53,7 @@ from berth.framework.interface import (
     VectorScorePlugin,
 )
 from berth.framework.status import SUCCESS, CycleState, Status, Verdicts
-from berth.messages.livedata import BANDWIDTH, Bandwidth, LiveSource, decode_bandwidth
+from berth.messages.livedata import BANDWIDTH, LiveSource, NodeSample, decode_sample
 from berth.plugins.factory import PluginFactory
 
 SATURATED: Final = Status.unresolvable("node(s) had a saturated network link")
@@ -133,18 +133,14 @@ class FilteringNetworkTraffic(NetworkTraffic, VectorFilterPlugin, EnqueueExtensi
         return (
             EventHint(ClusterEvent(Resource.BANDWIDTH, Action.UPDATE), self._is_unsaturated_now, key=nothing),
             EventHint(ClusterEvent(Resource.NODE, Action.ADD)),
-            EventHint(ClusterEvent(Resource.POD, Action.DELETE), _was_on_a_node, key=nothing),
+            EventHint(ClusterEvent(Resource.POD, Action.DELETE), was_placed, key=nothing),
         )
 
     def _is_unsaturated_now(self, _: Pod, __: object, news: object) -> bool:
         """Decide by the sample alone, because estimates that may have rejected the node fade."""
         if not isinstance(news, LiveDataUpdate) or news.source not in self.live_sources:
             return False
-        return news.data is None or not measured_share(decode_bandwidth(news.data), self._args) >= self._limit
-
-
-def _was_on_a_node(_: Pod, old: object, __: object) -> bool:
-    return isinstance(old, Pod) and bool(old.spec.node_name)
+        return news.data is None or not measured_share(decode_sample(news.data), self._args) >= self._limit
 
 
 def _megabytes(bytes_per_second: float) -> str:
@@ -190,7 +186,7 @@ class NodeTraffic:
     def __init__(self, rule: TrafficRule, snapshot: Snapshot) -> None:
         self._rule = rule
         self._live = snapshot.live
-        samples = self._samples = self._live.bandwidth(rule.query)
+        samples = self._samples = self._live.samples(rule.query)
         self._estimates = [
             TrafficEstimates(
                 snapshot,
@@ -272,7 +268,7 @@ class NodeTraffic:
         return [samples.receive if direction == RECEIVE else samples.transmit for direction in self._rule.directions]
 
 
-def measured_share(sample: Bandwidth, args: NetworkTrafficArgs) -> float:
+def measured_share(sample: NodeSample, args: NetworkTrafficArgs) -> float:
     """The share of the link's capacity used in one sample, by the busier direction; NaN if unknown."""
     amounts = {RECEIVE: (sample.receive,), TRANSMIT: (sample.transmit,), BOTH: (sample.receive, sample.transmit)}
     configured = bytes_per_second(args.capacity) if args.capacity else None
@@ -295,7 +291,7 @@ class TrafficEstimates:
     """
 
     def __init__(
-        self, snapshot: Snapshot, samples: BandwidthColumns, *, range_seconds: float, amount: Callable[[Pod], float]
+        self, snapshot: Snapshot, samples: SampleColumns, *, range_seconds: float, amount: Callable[[Pod], float]
     ) -> None:
         self._snapshot = snapshot
         self._samples = samples

@@ -23,6 +23,8 @@ from berth.plugins.defaultpreemption import plugin as defaultpreemption
 from berth.plugins.dynamicresources import plugin as dynamicresources
 from berth.plugins.factory import PluginFactory
 from berth.plugins.interpodaffinity import plugin as interpodaffinity
+from berth.plugins.nodeload import koordinator, trimaran
+from berth.plugins.nodeload import plugin as nodeload
 from berth.plugins.noderesources import balancedallocation, fit
 from berth.plugins.podtopologyspread import plugin as podtopologyspread
 from berth.plugins.volumes import nodevolumelimits, volumerestrictions, volumezone
@@ -51,6 +53,10 @@ BUILT_IN: Final[Mapping[str, PluginFactory]] = {
     "NodeDeclaredFeatures": nodedeclaredfeatures.FACTORY,
     "NetworkTraffic": networktraffic.FACTORY,
     "network_traffic": networktraffic.FACTORY,
+    "NodeLoad": nodeload.FACTORY,
+    "LoadAwareScheduling": koordinator.FACTORY,
+    "TargetLoadPacking": trimaran.PACKING_FACTORY,
+    "LoadVariationRiskBalancing": trimaran.BALANCING_FACTORY,
     "NodeReady": nodeready.FACTORY,
     "NodeScoreLabel": nodelabel.NODE_SCORE_LABEL_FACTORY,
     "NodeFilterLabel": nodelabel.NODE_FILTER_LABEL_FACTORY,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
@@ -148,9 +149,9 @@ def annotated_rate(thing: Pod | Node, annotation: str) -> float | None:
 def validate(args: NetworkTrafficArgs, path: str) -> list[str]:
     return [
         *_form_problems(args, path),
-        *_url_problems(args, path),
+        *_address_problems(args, path),
         *_device_problems(args, path),
-        *_label_problems(args, path),
+        *label_problems(args.node_label, args.labels, path),
         *_range_problems(args, path),
         *_choice_problems(args, path),
         *_number_problems(args, path),
@@ -158,7 +159,11 @@ def validate(args: NetworkTrafficArgs, path: str) -> list[str]:
 
 
 def _url(args: NetworkTrafficArgs) -> str:
-    address = args.url or args.ip
+    return with_scheme(args.url or args.ip)
+
+
+def with_scheme(address: str) -> str:
+    """A server's address; http unless it says otherwise."""
     return address if "://" in address else f"http://{address}"
 
 
@@ -170,19 +175,23 @@ def _form_problems(args: NetworkTrafficArgs, path: str) -> list[str]:
     return problems
 
 
-def _url_problems(args: NetworkTrafficArgs, path: str) -> list[str]:
+def _address_problems(args: NetworkTrafficArgs, path: str) -> list[str]:
     if not args.url and not args.ip:
         return [f"{path}.url: required (or ip): the address of a Prometheus server"]
-    field, value = ("url", args.url) if args.url else ("ip", args.ip)
+    return url_problems(args.url, f"{path}.url") if args.url else url_problems(args.ip, f"{path}.ip")
+
+
+def url_problems(address: str, path: str) -> list[str]:
+    """Problems of a Prometheus server's address; http unless it has a scheme."""
     try:
-        parts = urlsplit(_url(args))
+        parts = urlsplit(with_scheme(address))
         is_valid = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port > 0)
     except ValueError:
         is_valid, parts = False, urlsplit("")
     if parts.username is not None or parts.password is not None:
-        return [f"{path}.{field}: want no user and password in it (addresses are logged)"]
-    shown = "***" if "@" in value else value
-    return [] if is_valid else [f"{path}.{field}: want http://HOST[:PORT] or https://HOST[:PORT], got {shown!r}"]
+        return [f"{path}: want no user and password in it (addresses are logged)"]
+    shown = "***" if "@" in address else address
+    return [] if is_valid else [f"{path}: want http://HOST[:PORT] or https://HOST[:PORT], got {shown!r}"]
 
 
 def _device_problems(args: NetworkTrafficArgs, path: str) -> list[str]:
@@ -194,11 +203,12 @@ def _device_problems(args: NetworkTrafficArgs, path: str) -> list[str]:
     return problems
 
 
-def _label_problems(args: NetworkTrafficArgs, path: str) -> list[str]:
+def label_problems(node_label: str, labels: Mapping[str, str] | None, path: str) -> list[str]:
+    """Problems of the arguments nodeLabel and labels."""
     problems = []
-    if not _LABEL.fullmatch(args.node_label):
-        problems.append(f"{path}.nodeLabel: want the name of a label, got {args.node_label!r}")
-    for label, expression in (args.labels or {}).items():
+    if not _LABEL.fullmatch(node_label):
+        problems.append(f"{path}.nodeLabel: want the name of a label, got {node_label!r}")
+    for label, expression in (labels or {}).items():
         if not _LABEL.fullmatch(label) or label == "device":
             problems.append(f"{path}.labels: want names of labels other than device, got {label!r}")
         problems += _expression_problems(expression, f"{path}.labels.{label}")
@@ -217,10 +227,21 @@ def _range_problems(args: NetworkTrafficArgs, path: str) -> list[str]:
     problems = []
     if args.time_range is not None and not 1 <= args.time_range <= _MOST_MINUTES:
         problems.append(f"{path}.timeRange: want 1..{_MOST_MINUTES} (minutes), got {args.time_range}")
-    if args.range is not None and not _SHORTEST_RANGE <= args.range <= _LONGEST_RANGE:
-        problems.append(f"{path}.range: want 5s..24h, got {args.range.total_seconds():g}s")
-    if args.maximum_age is not None and args.maximum_age < _SHORTEST_RANGE:
-        problems.append(f"{path}.maximumAge: want at least 5s, got {args.maximum_age.total_seconds():g}s")
+    return problems + age_problems(args.range, args.maximum_age, path)
+
+
+def range_problems(time_range: timedelta, path: str) -> list[str]:
+    """Problems of a time to average over."""
+    if _SHORTEST_RANGE <= time_range <= _LONGEST_RANGE:
+        return []
+    return [f"{path}: want 5s..24h, got {time_range.total_seconds():g}s"]
+
+
+def age_problems(time_range: timedelta | None, maximum_age: timedelta | None, path: str) -> list[str]:
+    """Problems of the arguments range and maximumAge."""
+    problems = range_problems(time_range, f"{path}.range") if time_range is not None else []
+    if maximum_age is not None and maximum_age < _SHORTEST_RANGE:
+        problems.append(f"{path}.maximumAge: want at least 5s, got {maximum_age.total_seconds():g}s")
     return problems
 
 

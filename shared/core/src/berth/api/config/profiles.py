@@ -18,7 +18,7 @@ import msgspec
 from berth.api.config.configuration import EVERY_NODE, PluginLists, ProfileConfiguration
 from berth.api.config.decode import Problems, did_you_mean, read_struct
 from berth.api.config.types import API_VERSION, EVERYTHING, FileProfile, PluginRef, Plugins, PluginSet, Point
-from berth.api.config.versions import GONE_PLUGINS, NOT_HERE
+from berth.api.config.versions import GONE_PLUGINS, NOT_HERE, REFUSED_PLUGINS
 
 MULTI_POINT: Final = "multiPoint"
 
@@ -297,6 +297,8 @@ class PluginNames:
         """The problem with the name at this path."""
         if name in GONE_PLUGINS:
             return f"{path}: {name!r} was invalid in version {API_VERSION!r}; {GONE_PLUGINS[name]}"
+        if name in REFUSED_PLUGINS:
+            return f"{path}: {name!r} is not supported; {REFUSED_PLUGINS[name]}"
         near, listed = did_you_mean(name, self._offered()), self._listed_once()
         known = (
             f"{' Known' if near else ', known'} are {listed}; your own is known where its package is installed"

@@ -56,9 +56,16 @@ GONE_PLUGINS: Final[Mapping[str, str]] = {
     "CinderLimits": "write NodeVolumeLimits",
 }
 
+# Plugins of scheduler-plugins that berth lacks beside some that it has, with their replacement.
+REFUSED_PLUGINS: Final[Mapping[str, str]] = {
+    "LowRiskOverCommitment": "write LoadVariationRiskBalancing, or NodeLoad with the args statistic: p95",
+    "Peaks": "write NodeLoad; no plugin here knows the power that a node draws",
+}
+
 # Plugins of current and older kube-schedulers that berth lacks. A file may disable them, without effect.
 NOT_HERE: Final = (
     *GONE_PLUGINS,
+    *REFUSED_PLUGINS,
     "GangScheduling",
     "PodGroupPodsCount",
     "TopologyPlacementGenerator",

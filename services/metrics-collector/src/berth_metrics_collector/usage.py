@@ -1,0 +1,96 @@
+"""From the rows of one query to each node's use of CPU and memory with its time. Pure.
+
+CPU is a rate, which is corrected as traffic is; percentiles, deviation and memory need no correction. An exporter whose
+series is too young leaves itself out, so that its node keeps its last sample, which ages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+from berth.api.config.nodeload.queries import MeasuredResource, Statistic
+from berth.messages.livedata import MAX_USAGE, MeasuredUsage, NodeSample, utc_time
+from berth_metrics_collector.samples import MAX_TIME, NodeSamples, Target, age_order, differing_labels, rate_correction
+
+MILLI = 1000
+Values = Mapping[Target, float]
+Allocatable = Mapping[MeasuredResource, float]  # of a node: millicores, bytes
+NOTHING: Final[Mapping[Any, Any]] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageValues:
+    """The values of one round, by exporter: cores of CPU, bytes of memory. Each may lack exporters."""
+
+    cpu: Mapping[Statistic, Values]
+    memory: Mapping[Statistic, Values]
+    young: Values
+    scraped_at: Values
+    had_cpu: AbstractSet[Target] = frozenset()  # exporters with CPU in the round before
+
+    @property
+    def targets(self) -> frozenset[Target]:
+        return frozenset(self.scraped_at)
+
+    @property
+    def with_cpu(self) -> AbstractSet[Target]:
+        return self.cpu["average"].keys()
+
+
+def usage_samples(
+    values: UsageValues,
+    intervals: Mapping[str, float],
+    node_of: Mapping[Target, str],
+    time_range: timedelta,
+    allocatable: Mapping[str, Allocatable] = NOTHING,
+) -> NodeSamples:
+    """One sample per node with a current value, of the exporter that was scraped last.
+
+    ``intervals``: seconds between scrapes, by job. ``node_of`` has the nodes of exporters, ``allocatable`` what these
+    have. An exporter without a rate of CPU leaves itself out if it had one before: it has too few scrapes.
+    """
+    by_node: dict[str, list[tuple[Target, NodeSample]]] = {}
+    for target, at in values.scraped_at.items():
+        factor = rate_correction(values.young.get(target), intervals.get(target.job), time_range)
+        node = node_of.get(target)
+        has_lost_cpu = target in values.had_cpu and target not in values.with_cpu
+        if node is None or factor is None or has_lost_cpu or at > MAX_TIME:
+            continue
+        has = allocatable.get(node, NOTHING)
+        cpu = _usage(values.cpu, target, {"average": factor * MILLI}, MILLI, has.get("cpu"))
+        memory = _usage(values.memory, target, {}, 1, has.get("memory"))
+        if cpu is not None or memory is not None:
+            sample = NodeSample(cpu=cpu, memory=memory, sampled_at=utc_time(at))
+            by_node.setdefault(node, []).append((target, sample))
+    repeated = {node: [target for target, _ in found] for node, found in by_node.items() if len(found) > 1}
+    return NodeSamples(
+        samples={node: _newest(found, values.scraped_at) for node, found in by_node.items()},
+        duplicates=tuple(sorted(repeated)),
+        differing=tuple(sorted({label for targets in repeated.values() for label in differing_labels(targets)})),
+    )
+
+
+def _newest(found: Sequence[tuple[Target, NodeSample]], scraped_at: Values) -> NodeSample:
+    if len(found) == 1:
+        return found[0][1]
+    return max(found, key=lambda one: age_order(one[0], scraped_at[one[0]]))[1]
+
+
+def _usage(
+    values: Mapping[Statistic, Values],
+    target: Target,
+    factors: Mapping[Statistic, float],
+    factor: float,
+    allocatable: float | None,
+) -> MeasuredUsage | None:
+    found = {
+        statistic: amount
+        for statistic, of_targets in values.items()
+        if (value := of_targets.get(target)) is not None
+        and (amount := value * factors.get(statistic, factor)) <= MAX_USAGE
+    }
+    return MeasuredUsage(**found, allocatable=allocatable) if found else None

@@ -1,0 +1,230 @@
+"""LoadAwareScheduling: Koordinator's plugin of that name, by its arguments (pkg/scheduler/plugins/loadaware).
+
+Score: ``(allocatable - used) * 100 / allocatable`` of each resource in whole numbers, 0 beyond it; their mean by
+``resourceWeights``, with the lowest of them by ``dominantResourceWeight``. Filter: ``100 * used / allocatable``,
+rounded, above the threshold: of koord-prod for such pods if there is one, else of the percentile if there is one, else
+of the mean. ``used`` includes estimates for newcomers and the incoming pod.
+
+It differs where theirs is wrong or berth knows less:
+- Unknown and old samples: a node counts as the mean of the others, not as 0 points, and the filter passes it always.
+  ``filterExpiredNodeMetrics`` and ``enableScheduleWhenNodeMetricsExpired`` have no effect.
+- A newcomer's estimate fades over the range of the sample. Theirs counts it whole until a report after its start has
+  the pod, then at once no more. berth has no sample of single pods, so none replaces an estimate.
+- What koord-prod uses is the node's use, divided by the estimates of its pods that samples show; with
+  ``prodUsageIncludeSys`` at least what other pods are not estimated to use.
+- Reasons are berth's own; evictions are not tried, because they change no sample.
+- Annotations of nodes and pods are not read: ``usage-thresholds``, ``raw-allocatable``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import replace
+from typing import ClassVar, Final
+
+import numpy as np
+
+from berth.api.config.nodeload.args import factors_of
+from berth.api.config.nodeload.koordinator import (
+    NAME,
+    POINTS,
+    LoadAwareSchedulingArgs,
+    filter_reading,
+    prod_thresholds_of,
+    readings_of,
+    score_reading,
+    thresholds_of,
+    usual_reading,
+    validate,
+    weights_of,
+)
+from berth.api.config.nodeload.queries import MEASURED, LoadReading, MeasuredResource
+from berth.api.pod import Pod
+from berth.cluster.nodes import Nodes
+from berth.cluster.pods import PlacedPod
+from berth.cluster.snapshot import Snapshot
+from berth.framework.status import CycleState
+from berth.plugins.factory import PluginFactory
+from berth.plugins.nodeload.estimates import ClassEstimates, Estimate, scaled
+from berth.plugins.nodeload.loads import Amount, Measured, NodeLoads, PodEstimate, RowSums
+from berth.plugins.nodeload.scoring import LoadFilter, LoadLimit, Loads, LoadScore, source_of
+
+PRIORITY_CLASS_LABEL: Final = "koordinator.sh/priority-class"
+QOS_CLASS_LABEL: Final = "koordinator.sh/qosClass"
+PROD: Final = "koord-prod"
+BATCH: Final = "koord-batch"
+MID: Final = "koord-mid"
+_CLASSES: Final = (PROD, MID, BATCH, "koord-free")
+# Priorities of each class, from and to (apis/extension).
+_PRIORITIES: Final = {PROD: (9000, 9999), MID: (7000, 7999), BATCH: (5000, 5999), "koord-free": (3000, 3999)}
+_BY_QOS: Final = {"SYSTEM": PROD, "LSE": PROD, "LSR": PROD, "LS": PROD, "BE": BATCH}
+# What pods of these classes request in place of cpu (in millicores there) and memory.
+_REQUESTED: Final[Mapping[str, Mapping[MeasuredResource, str]]] = {
+    BATCH: {"cpu": "kubernetes.io/batch-cpu", "memory": "kubernetes.io/batch-memory"},
+    MID: {"cpu": "kubernetes.io/mid-cpu", "memory": "kubernetes.io/mid-memory"},
+}
+
+
+class LoadAwareScheduling(LoadScore):
+    """Prefers nodes with much unused CPU and memory, as Koordinator's plugin does."""
+
+    name: ClassVar[str] = NAME
+
+    def __init__(self, args: LoadAwareSchedulingArgs) -> None:
+        self._args = args
+        self._weights = weights_of(args)
+        self._dominant = args.dominant_resource_weight
+        factors = factors_of(args.estimated_scaling_factors)
+        self._estimates = {name: ClassEstimates(scaled(factors, _REQUESTED.get(name))) for name in ("", BATCH, MID)}
+        self.resources = MEASURED if self._dominant else tuple(self._weights)
+        self.live_sources = frozenset(map(source_of, readings_of(args)))
+
+    def loads_for(self, pod: Pod, snapshot: Snapshot) -> NodeLoads:
+        if self._args.score_according_prod_usage and priority_class(pod) == PROD:
+            return self._prod_loads(snapshot)
+        return self._loads(snapshot, score_reading(self._args))
+
+    def _loads(self, snapshot: Snapshot, reading: LoadReading) -> NodeLoads:
+        loads = snapshot.derived(
+            (self, reading),
+            lambda: NodeLoads(snapshot, reading, self._of_placed, hold_seconds=self._hold_seconds),
+        )
+        loads.refresh()
+        return loads
+
+    def _prod_loads(self, snapshot: Snapshot) -> NodeLoads:
+        loads = snapshot.derived(
+            (self, PROD),
+            lambda: ProdLoads(
+                snapshot,
+                usual_reading(self._args),
+                self._of_placed,
+                hold_seconds=self._hold_seconds,
+                include_sys=self._args.prod_usage_include_sys,
+            ),
+        )
+        loads.refresh()
+        return loads
+
+    @property
+    def _hold_seconds(self) -> float:
+        return float(self._args.estimated_seconds_after_pod_scheduled)
+
+    def _of_placed(self, placed: PlacedPod) -> Estimate:
+        return self._of(placed.pod).of(placed.pod_class)
+
+    def estimate(self, state: CycleState, pod: Pod) -> Estimate:
+        return self._of(pod).of(state.pod_class)
+
+    def _of(self, pod: Pod) -> ClassEstimates:
+        name = priority_class(pod)
+        return self._estimates[name if name in self._estimates else ""]
+
+    def points(self, pod: Pod, nodes: Nodes, loads: Loads) -> Amount:
+        free = {resource: _least_used(loads, resource) for resource in loads.used}
+        total = sum(
+            (weight * free[each] for each, weight in self._weights.items() if each in free), np.zeros(len(nodes))
+        )
+        weights = sum(weight for each, weight in self._weights.items() if each in free)
+        if self._dominant:
+            total += self._dominant * np.minimum.reduce(list(free.values()))
+        return np.floor(total / (weights + self._dominant))
+
+
+class FilteringLoadAwareScheduling(LoadAwareScheduling, LoadFilter):
+    """Prefers nodes with much unused CPU and memory, and refuses those above its thresholds, as Koordinator's does."""
+
+    def __init__(self, args: LoadAwareSchedulingArgs) -> None:
+        super().__init__(args)
+        self._limit = LoadLimit(percents=thresholds_of(args), reading=filter_reading(args))
+        self._prod_limit = LoadLimit(percents=prod_thresholds_of(args), reading=usual_reading(args))
+
+    def limit_for(self, pod: Pod) -> LoadLimit:
+        return self._prod_limit if self._has_prod_limit(pod) else self._limit
+
+    def filter_loads(self, pod: Pod, snapshot: Snapshot) -> NodeLoads:
+        return self._prod_loads(snapshot) if self._has_prod_limit(pod) else self._loads(snapshot, self._limit.reading)
+
+    def limit_key(self, pod: Pod) -> Hashable:
+        return self._has_prod_limit(pod)
+
+    def is_relieved(self, pod: Pod, old: object, news: object) -> bool:
+        if not self._has_prod_limit(pod):
+            return super().is_relieved(pod, old, news)
+        # The sample does not have the part of koord-prod.
+        return getattr(news, "source", None) == source_of(self._prod_limit.reading)
+
+    def _has_prod_limit(self, pod: Pod) -> bool:
+        return bool(self._prod_limit.percents) and priority_class(pod) == PROD
+
+
+class ProdLoads(NodeLoads):
+    """The part of each node's load that pods of koord-prod use."""
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        reading: LoadReading,
+        estimate: PodEstimate,
+        *,
+        hold_seconds: float,
+        include_sys: bool,
+    ) -> None:
+        def of_prod(placed: PlacedPod) -> Estimate | None:
+            return estimate(placed) if priority_class(placed.pod) == PROD else None
+
+        def shown(placed: PlacedPod) -> Estimate | None:
+            amounts, share = estimate(placed) or (), 1 - self.missing_share(placed)
+            of_all = tuple(share * amount for amount in amounts)
+            return (*of_all, *(of_all if priority_class(placed.pod) == PROD else (0.0,) * len(of_all)))
+
+        super().__init__(snapshot, reading, of_prod, hold_seconds=hold_seconds)
+        self._include_sys = include_sys
+        self._shown = RowSums(snapshot, 2 * len(MEASURED), shown)  # of all pods, then of koord-prod
+        self._sums.append(self._shown)
+
+    def measured(self, resource: MeasuredResource) -> Measured:
+        whole, index = super().measured(resource), MEASURED.index(resource)
+        of_all, of_prod = self._shown.columns[index], self._shown.columns[len(MEASURED) + index]
+        share = np.divide(of_prod, of_all, out=np.zeros(len(of_all)), where=of_all > 0)
+        amount = whole.amount * share
+        if self._include_sys:
+            amount = np.maximum(amount, whole.amount - (of_all - of_prod))
+        return replace(whole, amount=amount)
+
+
+def priority_class(pod: Pod) -> str:
+    """koord-prod, -mid, -batch or -free: by the label, else the priority, else the class of QoS."""
+    labels = pod.metadata.labels or {}
+    if (name := labels.get(PRIORITY_CLASS_LABEL)) in _CLASSES:
+        return str(name)
+    if name is None and pod.spec.priority is not None:
+        for found, (lowest, highest) in _PRIORITIES.items():
+            if lowest <= pod.spec.priority <= highest:
+                return found
+    qos = labels.get(QOS_CLASS_LABEL, "")
+    return _BY_QOS.get(qos) or (BATCH if _is_best_effort(pod) else PROD)
+
+
+def _is_best_effort(pod: Pod) -> bool:
+    containers = (*(pod.spec.containers or ()), *(pod.spec.init_containers or ()))
+    resources = [each.resources for each in containers if each.resources is not None]
+    return not any(
+        name in (each.requests or {}) or name in (each.limits or {}) for each in resources for name in MEASURED
+    )
+
+
+def _least_used(loads: Loads, resource: MeasuredResource) -> Amount:
+    used, allocatable = loads.used[resource], loads.allocatable[resource]
+    return np.maximum(np.floor((allocatable - used) * 100 / allocatable), 0.0)
+
+
+def _build(args: LoadAwareSchedulingArgs) -> LoadAwareScheduling:
+    """The plugin, without Filter if no threshold is above 0."""
+    has_limit = thresholds_of(args) or prod_thresholds_of(args)
+    return FilteringLoadAwareScheduling(args) if has_limit else LoadAwareScheduling(args)
+
+
+FACTORY: Final = PluginFactory(
+    name=NAME, points=POINTS, build=_build, args_type=LoadAwareSchedulingArgs, validate=validate
+)

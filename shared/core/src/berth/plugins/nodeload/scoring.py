@@ -1,0 +1,249 @@
+"""What the plugins by measured load have in common: sources, the two forms of a score, its explanation, the filter.
+
+A node that is unknown counts as the mean of the others; a plugin with too few known nodes abstains: it gives every node
+0, which changes no order. The filter passes unknown nodes.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from berth.api.config.nodeload.queries import MEASURED, LoadReading, MeasuredResource, Statistic
+from berth.api.pod import Pod
+from berth.cluster.nodes import NodeInfo, Nodes, NodesWithAnother
+from berth.cluster.pods import EquivalenceClass
+from berth.cluster.snapshot import Snapshot
+from berth.framework.events import Action, ClusterEvent, EventHint, LiveDataUpdate, Resource, nothing, was_placed
+from berth.framework.interface import (
+    EnqueueExtensions,
+    ExplainingPlugin,
+    Scores,
+    VectorFilterPlugin,
+    VectorScorePlugin,
+)
+from berth.framework.status import CycleState, Status, Verdicts
+from berth.messages.livedata import BANDWIDTH, LiveSource, MeasuredUsage, decode_sample
+from berth.plugins.nodeload.estimates import ClassEstimates, Estimate
+from berth.plugins.nodeload.loads import Amount, Measured, NodeLoads
+
+# In texts for people.
+WORDS: Final[Mapping[MeasuredResource, str]] = {"cpu": "CPU", "memory": "memory"}
+TOO_MUCH: Final = "node(s) had too much {} in use"
+# Percent of the node by which its use must be below the threshold to requeue a pod. Use that swings around the
+# threshold would requeue every pod with each sample.
+RELIEF_PERCENT: Final = 5
+
+# Points that a formula makes whole may be a little less, because shares are binary fractions.
+_ROUNDING: Final = 1e-9
+
+
+def source_of(reading: LoadReading) -> LiveSource:
+    return LiveSource(bucket=BANDWIDTH, name=reading.query.token)
+
+
+class LoadScore(VectorScorePlugin, ExplainingPlugin):
+    """A score by measured load. Plugins say for which resources, by which loads and formula."""
+
+    # The resources that the formula reads.
+    resources: Sequence[MeasuredResource]
+
+    @abstractmethod
+    def loads_for(self, pod: Pod, snapshot: Snapshot) -> NodeLoads:
+        """The loads for a pod's score, refreshed."""
+
+    @abstractmethod
+    def estimate(self, state: CycleState, pod: Pod) -> Estimate:
+        """What the pod is estimated to use."""
+
+    @abstractmethod
+    def points(self, pod: Pod, nodes: Nodes, loads: Loads) -> Amount:
+        """float64[nodes], 0..100, of which the whole numbers count."""
+
+    def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
+        return int(self.score_all(state, pod, Nodes(node.snapshot, np.array([node.row])))[0])
+
+    def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
+        return self._score_all(state, pod, nodes, pods=1)
+
+    def score_with_another(self, state: CycleState, pod: Pod, nodes: NodesWithAnother) -> Scores:
+        """Score with the whole estimate for the other pod, as for a pod that was just placed."""
+        return self._score_all(state, pod, nodes, pods=2)
+
+    def _score_all(self, state: CycleState, pod: Pod, nodes: Nodes, *, pods: int) -> Scores:
+        loads = self.loads_for(pod, nodes.snapshot)
+        known = [resource for resource in self.resources if loads.measured(resource).is_enough]
+        if not known:
+            return np.zeros(len(nodes), dtype=np.int64)
+        added = dict(zip(MEASURED, self.estimate(state, pod), strict=True))
+        used, allocatable = {}, {}
+        for resource in known:
+            measured = loads.measured(resource)
+            with_pods = nodes.take(measured.amount) + nodes.take(loads.newcomers(resource))
+            with_pods += pods * added[resource]
+            used[resource] = with_pods
+            allocatable[resource] = nodes.take(measured.allocatable)
+        points = self.points(pod, nodes, Loads(used=used, allocatable=allocatable))
+        points += _ROUNDING
+        return points.astype(np.int64)
+
+    def explain(self, state: CycleState, pod: Pod, node: NodeInfo) -> str:
+        """For people: measured use, its age, and the estimates."""
+        loads = self.loads_for(pod, node.snapshot)
+        left_out = [resource for resource in self.resources if not loads.measured(resource).is_enough]
+        known = [resource for resource in self.resources if resource not in left_out]
+        text = _used_on(node.row, loads, known) if known else ""
+        return "; ".join((*([text] if text else ()), *(_left_out(resource, loads, known) for resource in left_out)))
+
+
+class OneReadingScore(LoadScore):
+    """A score with one reading and one estimate for all pods of an equivalence class."""
+
+    def __init__(
+        self,
+        reading: LoadReading,
+        resources: Sequence[MeasuredResource],
+        estimate: Callable[[EquivalenceClass], Estimate],
+    ) -> None:
+        self.reading = reading
+        self.resources = resources
+        self.live_sources = frozenset({source_of(reading)})
+        self._estimates = ClassEstimates(estimate)
+
+    def loads_for(self, pod: Pod, snapshot: Snapshot) -> NodeLoads:
+        del pod
+        loads = snapshot.derived(
+            self, lambda: NodeLoads(snapshot, self.reading, lambda placed: self._estimates.of(placed.pod_class))
+        )
+        loads.refresh()
+        return loads
+
+    def estimate(self, state: CycleState, pod: Pod) -> Estimate:
+        return self._estimates.of(state.pod_class)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loads:
+    """By resource, what each node would use with the pod, and what it has: float64[nodes], millicores or bytes."""
+
+    used: Mapping[MeasuredResource, Amount]
+    allocatable: Mapping[MeasuredResource, Amount]
+
+    def share(self, resource: MeasuredResource) -> Amount:
+        return self.used[resource] / self.allocatable[resource]
+
+
+def _used_on(row: int, loads: NodeLoads, resources: Sequence[MeasuredResource]) -> str:
+    """``71 % of CPU used, sample 12 s old, 2 newcomers estimated at 4 %``."""
+    measured = [(resource, loads.measured(resource)) for resource in resources]
+    age = loads.age_seconds(row)
+    unknown = [WORDS[resource] for resource, each in measured if not each.known.item(row)]
+    text = f"{' and '.join(unknown)} counted as the mean: " if unknown else ""
+    text += " and ".join([f"{_percent(each.amount, each, row)} of {WORDS[resource]}" for resource, each in measured])
+    text += " used, no sample" if math.isnan(age) else f" used, sample {age:.0f} s old"
+    if newcomers := loads.newcomers_on(row):
+        estimates = [_percent(loads.newcomers(resource), each, row) for resource, each in measured]
+        text += f", {newcomers} {'newcomer' if newcomers == 1 else 'newcomers'} estimated at {' and '.join(estimates)}"
+    return text
+
+
+def _left_out(resource: MeasuredResource, loads: NodeLoads, known: Sequence[MeasuredResource]) -> str:
+    measured = loads.measured(resource)
+    verb = "left out" if known else "abstains"
+    return f"{WORDS[resource]} {verb}: {measured.count} of {measured.nodes} nodes have a recent sample"
+
+
+def _percent(amounts: Amount, measured: Measured, row: int) -> str:
+    return f"{100 * amounts.item(row) / measured.allocatable.item(row):.0f} %"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadLimit:
+    """Percent by resource above which a node is refused, by which reading of a sample."""
+
+    percents: Mapping[MeasuredResource, int]
+    reading: LoadReading
+
+
+class LoadFilter(VectorFilterPlugin, EnqueueExtensions):
+    """A filter by measured load: it refuses nodes that the pod would bring above a limit. Unknown nodes pass.
+
+    Evictions do not help, because they change no sample. Pods of DaemonSets pass: each has its one node.
+    """
+
+    @abstractmethod
+    def limit_for(self, pod: Pod) -> LoadLimit: ...
+
+    @abstractmethod
+    def filter_loads(self, pod: Pod, snapshot: Snapshot) -> NodeLoads:
+        """The loads by the limit's reading, refreshed."""
+
+    @abstractmethod
+    def estimate(self, state: CycleState, pod: Pod) -> Estimate:
+        """What the pod is estimated to use."""
+
+    def filter(self, state: CycleState, pod: Pod, node: NodeInfo) -> Status:
+        verdicts = self.filter_all(state, pod, Nodes(node.snapshot, np.array([node.row])))
+        return verdicts.statuses[int(verdicts.codes[0])]
+
+    def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
+        percents = self.limit_for(pod).percents
+        if not percents or _is_of_a_daemon_set(pod):
+            return Verdicts.all_fit(len(nodes))
+        loads, added = self.filter_loads(pod, nodes.snapshot), self.estimate(state, pod)
+        bits = np.zeros(len(nodes), dtype=np.int64)
+        for bit, resource in enumerate(MEASURED):
+            if resource in percents:
+                measured = loads.measured(resource)
+                share = 100 * (measured.amount + loads.newcomers(resource) + added[bit]) / measured.allocatable
+                refused = measured.known & (np.floor(share + 0.5) > percents[resource])
+                bits |= nodes.take(refused).astype(np.int64) << bit
+        return Verdicts.of_bits(bits, len(MEASURED), _refusal)
+
+    def events(self) -> Sequence[EventHint]:
+        """A sample well below the limits; a new node, which has no sample yet; more allocatable; a pod is deleted."""
+        return (
+            EventHint(ClusterEvent(Resource.BANDWIDTH, Action.UPDATE), self.is_relieved, key=self.limit_key),
+            EventHint(ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_ALLOCATABLE)),
+            EventHint(ClusterEvent(Resource.POD, Action.DELETE), was_placed, key=nothing),
+        )
+
+    def limit_key(self, pod: Pod) -> Hashable:
+        """Pods with an equal key have one limit."""
+        del pod
+        return None
+
+    def is_relieved(self, pod: Pod, _: object, news: object) -> bool:
+        """Decide by the sample alone, because estimates that may have refused the node fade."""
+        limit = self.limit_for(pod)
+        if not isinstance(news, LiveDataUpdate) or news.source != source_of(limit.reading):
+            return False
+        if news.data is None:
+            return True
+        sample = decode_sample(news.data)
+        usages = {"cpu": sample.cpu, "memory": sample.memory}
+        return all(
+            _is_well_below(percent, usages[resource], limit.reading.statistic)
+            for resource, percent in limit.percents.items()
+        )
+
+
+def _is_well_below(percent: int, usage: MeasuredUsage | None, statistic: Statistic) -> bool:
+    amount: float | None = None if usage is None else getattr(usage, statistic)
+    if usage is None or amount is None or not usage.allocatable:
+        return True  # unknown nodes pass
+    return 100 * amount / usage.allocatable <= percent - RELIEF_PERCENT
+
+
+def _refusal(bits: int) -> Status:
+    found = [resource for bit, resource in enumerate(MEASURED) if bits >> bit & 1]
+    return Status.unresolvable(*(TOO_MUCH.format(WORDS[resource]) for resource in found))
+
+
+def _is_of_a_daemon_set(pod: Pod) -> bool:
+    return any(owner.kind == "DaemonSet" for owner in pod.metadata.owner_references or ())

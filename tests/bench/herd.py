@@ -1,0 +1,101 @@
+"""Where a burst of pods goes by measured load: berth, Trimaran's and Koordinator's rules, and an oracle.
+
+    make bench-herd ARGS="--seeds 10"
+
+100 nodes whose load follows what is placed on them, samples of a minute every 15 s, 200 pods that come at once or
+within two minutes. Time is simulated, one seed is one cluster for all. Berth's scorers and binder are the services'
+own; the rules of the others are computed with the same samples for one scheduler, which is kind to them: theirs are of
+5 and 15 minutes. The oracle knows each node's load with all pods so far.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import fmean
+from typing import Annotated, Any, Final
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from harness.worlds.herd import RULES, THRESHOLD, Herd, MeasuredScorers, Outcome, by_oracle, by_rule, node_load
+
+RESULTS = Path(__file__).parent / "results"
+ARRIVALS: Final = {"at once": 0.0, "within 2 min": 120.0}
+USES: Final = {
+    "as estimated": (0.85, 0.85),
+    "less than estimated": (0.7, 0.7),
+    "0.3 to 1.1 of the request": (0.3, 1.1),
+}
+SCORERS: Final = (1, 4)
+
+console = Console(highlight=False, width=200)
+
+
+def main(
+    seeds: Annotated[int, typer.Option(min=1, help="Clusters of each kind.")] = 10,
+    out: Annotated[Path, typer.Option(help="Folder for the figures as JSON.")] = RESULTS,
+) -> None:
+    """Run, print a table, write the figures."""
+    rows = [
+        row
+        for use in USES
+        for arrival in ARRIVALS
+        for row in figures(use, arrival, [Herd(seed=s, seconds=ARRIVALS[arrival], use=USES[use]) for s in range(seeds)])
+    ]
+    console.print(table(rows))
+    now = datetime.now(UTC)
+    path = out / f"herd-{now:%Y%m%dT%H%M%SZ}.json"
+    machine = {"cores": os.cpu_count(), "system": platform.system(), "python": platform.python_version()}
+    path.write_text(
+        json.dumps({"at": now.isoformat(), "machine": machine, "seeds": seeds, "runs": rows}, indent=2) + "\n"
+    )
+    console.print(f"written to {path}")
+
+
+def figures(use: str, arrival: str, herds: list[Herd]) -> Iterator[dict[str, Any]]:
+    oracle = [by_oracle(herd) for herd in herds]
+    yield row(use, arrival, "oracle", oracle, oracle, herds)
+    for scorers in SCORERS:
+        name = f"NodeLoad, {scorers} {'scorer' if scorers == 1 else 'scorers'}"
+        found = [MeasuredScorers(herd, node_load(), scorers).outcome() for herd in herds]
+        yield row(use, arrival, name, found, oracle, herds)
+    for name, (rule, lag) in RULES.items():
+        yield row(use, arrival, name, [by_rule(herd, rule, lag) for herd in herds], oracle, herds)
+
+
+def row(
+    use: str, arrival: str, name: str, found: list[Outcome], oracle: list[Outcome], herds: list[Herd]
+) -> dict[str, Any]:
+    ratios = [each.deviation / best.deviation for each, best in zip(found, oracle, strict=True)]
+    return {
+        "pods_use": use,
+        "pods_come": arrival,
+        "by": name,
+        "points_above_threshold_worst": round(max(each.above for each in found), 1),
+        "points_of_the_largest_pod": round(max(herd.largest_pod for herd in herds), 1),
+        "nodes_above_threshold_mean": round(fmean(each.nodes_above for each in found), 2),
+        "deviation_mean": round(fmean(each.deviation for each in found), 2),
+        "deviation_to_oracle_mean": round(fmean(ratios), 2),
+        "deviation_to_oracle_worst": round(max(ratios), 2),
+    }
+
+
+def table(rows: list[dict[str, Any]]) -> Table:
+    heads = (
+        *("pods use", "they come", "placed by", f"points above {THRESHOLD} %, worst", "one pod", "nodes above, mean"),
+        *("deviation, mean", "to the oracle's, mean", "worst"),
+    )
+    made = Table(*heads)
+    for each in rows:
+        made.add_row(*(str(value) for value in each.values()))
+    return made
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,164 @@
+"""CPU and memory on a real Prometheus that scrapes played exporters: amounts, statistics, and feeds that fail."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from berth.api.config.nodeload.queries import LoadQuery
+from harness.servers.child_processes import free_ports
+from harness.servers.exporter import Exporter
+from harness.servers.prometheus_server import PrometheusServer, prometheus_server
+from harness.worlds.collector_world import CollectorWorld, by_prometheus, collecting, node_at
+
+pytestmark = [pytest.mark.requires("prometheus"), pytest.mark.timeout(180)]
+
+RANGE = timedelta(seconds=6)
+GIBI = 2.0**30
+
+
+@pytest.fixture
+def prometheus(tmp_path: Path) -> Iterator[PrometheusServer]:
+    with prometheus_server(tmp_path / "prometheus") as server:
+        yield server
+
+
+@asynccontextmanager
+async def exporting(*exporters: Exporter) -> AsyncIterator[None]:
+    async with AsyncExitStack() as stack:
+        for exporter in exporters:
+            await exporter.start()
+            stack.push_async_callback(exporter.stop)
+        yield
+
+
+def exporters(**cores: float) -> dict[str, Exporter]:
+    """By node name, with the cores of 4 that are used, and as many GiB of 16."""
+    port = free_ports(1)[0]
+    return {
+        name: Exporter(address=f"127.0.0.{number}", port=port, rate=0, cpu=used, memory=used * GIBI, nodename=name)
+        for number, (name, used) in enumerate(cores.items(), start=2)
+    }
+
+
+def node_of(exporter: Exporter):
+    return node_at(exporter.nodename, exporter.address)
+
+
+def query_at(server: PrometheusServer) -> LoadQuery:
+    return LoadQuery(url=server.url, time_range=RANGE)
+
+
+def count(world: CollectorWorld, state: str) -> float:
+    return world.process.metrics.value("berth_sampled_nodes", query=world.query.token, state=state)
+
+
+async def until_count(world: CollectorWorld, seconds: float = 30.0, **states: int) -> None:
+    async with asyncio.timeout(seconds):
+        while {state: count(world, state) for state in states} != states:  # noqa: ASYNC110 - metrics have no event
+            await asyncio.sleep(0.05)
+
+
+async def test_amounts_agree_within_five_percent_and_two_replicas_count_once(prometheus):
+    made = exporters(idle=0.125, busy=3.5)
+    prometheus.scrape(*(exporter.instance for exporter in made.values()), replicas=("a", "b"))
+    nodes = [node_of(exporter) for exporter in made.values()]
+    measure = by_prometheus("p50", "p95", "deviation")
+    async with exporting(*made.values()), collecting(query_at(prometheus), *nodes, measure=measure) as world:
+        for name in made:
+            await world.until(lambda sample: sample is not None, name)
+        await asyncio.sleep(RANGE.total_seconds())
+        for name, exporter in made.items():
+            sample = await world.sample(name)
+            assert sample.cpu.average == pytest.approx(exporter.cpu * 1000, rel=0.05)
+            assert sample.cpu.p50 == pytest.approx(exporter.cpu * 1000, rel=0.05)
+            assert sample.cpu.deviation < 0.05 * exporter.cores * 1000
+            assert sample.memory.average == sample.memory.p95 == exporter.memory
+            assert sample.memory.deviation == 0
+        await until_count(world, known=2, fresh=2, missing=0, duplicate=2, unmatched=0)
+
+
+async def test_percentiles_follow_a_load_that_comes_and_goes_and_the_average_is_between(prometheus):
+    made = exporters(wave=0.5)["wave"]
+    prometheus.scrape(made.instance)
+    measure = by_prometheus("p50", "p99")
+    async with exporting(made), collecting(query_at(prometheus), node_of(made), measure=measure) as world:
+        await world.until(lambda sample: sample is not None, "wave")
+        made.cpu, made.memory = 4.0, 8 * GIBI
+        await world.until(lambda sample: sample.cpu.p99 > 3800 and sample.memory.p99 > 7.9 * GIBI, "wave")
+        made.cpu, made.memory = 0.5, 0.5 * GIBI
+        found = await world.until(lambda sample: sample.cpu.p50 < 600 and sample.memory.p50 == 0.5 * GIBI, "wave")
+        assert found.cpu.p50 < found.cpu.average < found.cpu.p99
+
+
+async def test_when_the_feed_stops_samples_age_and_come_back_with_it(prometheus):
+    made = exporters(idle=0.2, busy=3.0)
+    prometheus.scrape(*(exporter.instance for exporter in made.values()))
+    nodes = [node_of(exporter) for exporter in made.values()]
+    aged = timedelta(seconds=3)
+    async with exporting(*made.values()), collecting(query_at(prometheus), *nodes, maximum_age=aged) as world:
+        await until_count(world, known=2, fresh=2)
+        prometheus.stop()
+        await until_count(world, fresh=0)
+        last = await world.sample("busy")
+        assert last.cpu.average > 2500
+        made["busy"].cpu = 1.0
+        prometheus.start()
+        after = await world.until(lambda sample: sample.sampled_at > last.sampled_at, "busy", seconds=60)
+        assert after.sampled_at - last.sampled_at > aged
+        await world.until(lambda sample: sample.cpu.average == pytest.approx(1000, rel=0.1), "busy", seconds=60)
+        await until_count(world, known=2, fresh=2)
+
+
+async def test_when_half_of_the_nodes_lose_theirs_the_others_go_on(prometheus):
+    made = exporters(a=1.0, b=1.0, c=3.0, d=3.0)
+    lost = [made["c"], made["d"]]
+    prometheus.scrape(*(exporter.instance for exporter in made.values()))
+    nodes = [node_of(exporter) for exporter in made.values()]
+    aged = timedelta(seconds=4)
+    async with exporting(*made.values()), collecting(query_at(prometheus), *nodes, maximum_age=aged) as world:
+        await until_count(world, known=4, fresh=4)
+        for exporter in lost:
+            await exporter.stop()
+        await until_count(world, known=2, missing=2, fresh=2)
+        kept, other = await world.sample("c"), await world.sample("a")
+        assert kept.cpu.average > 2500
+        await world.until(lambda sample: sample.sampled_at > other.sampled_at, "a")
+        assert await world.sample("c") == kept
+        for exporter in lost:
+            await exporter.start()
+        await until_count(world, known=4, missing=0, fresh=4)
+
+
+async def never_idle(world: CollectorWorld, node: str, *, millicores: float, seconds: float) -> None:
+    """For this time, the node has no sample or one of at least so much."""
+    ends = time.monotonic() + seconds
+    while time.monotonic() < ends:
+        sample = await world.sample(node)
+        assert sample is None or sample.cpu is None or sample.cpu.average >= millicores, sample
+        await asyncio.sleep(0.1)
+
+
+async def test_a_busy_node_never_looks_idle_while_its_exporter_restarts_or_when_it_joins(prometheus):
+    made = exporters(idle=0.2, busy=3.6, new=3.8)
+    first = [made["idle"], made["busy"]]
+    prometheus.scrape(*(exporter.instance for exporter in first))
+    nodes = [node_of(exporter) for exporter in first]
+    async with exporting(*made.values()), collecting(query_at(prometheus), *nodes) as world:
+        await until_count(world, known=2)
+        await made["busy"].stop()
+        await never_idle(world, "busy", millicores=3000, seconds=RANGE.total_seconds() + 1)
+        made["busy"].reboot(nodename="busy", release="6.12.0-9")
+        await made["busy"].start()
+        await never_idle(world, "busy", millicores=3000, seconds=RANGE.total_seconds())
+        await world.show(node_of(made["new"]))
+        prometheus.scrape(*(exporter.instance for exporter in made.values()))
+        await never_idle(world, "new", millicores=3000, seconds=RANGE.total_seconds())
+        young = await world.until(lambda sample: sample is not None, "new", seconds=20)
+        assert young.cpu.average == pytest.approx(3800, rel=0.12)

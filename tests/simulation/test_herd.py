@@ -1,0 +1,38 @@
+"""A burst of pods between two samples does not herd to the nodes that these show as idle (docs/design.md, 3.10).
+
+``make bench-herd`` runs more clusters, and the rules of other projects beside.
+"""
+
+from __future__ import annotations
+
+from statistics import fmean
+
+import pytest
+
+from harness.plugins.long_runs import IS_LONG
+from harness.worlds.herd import RULES, Herd, MeasuredScorers, by_oracle, by_rule, node_load
+
+SEEDS = range(10) if IS_LONG else range(5)
+
+
+@pytest.mark.parametrize("scorers", [1, 4])
+@pytest.mark.parametrize("seconds", [0.0, 120.0], ids=["at once", "within two minutes"])
+def test_a_burst_is_spread_as_by_an_oracle_that_knows_the_load(seconds, scorers):
+    herds = [Herd(seed=seed, seconds=seconds) for seed in SEEDS]
+    found = [MeasuredScorers(herd, node_load(), scorers).outcome() for herd in herds]
+    assert max(outcome.above for outcome in found) <= herds[0].largest_pod
+    oracle = fmean(by_oracle(herd).deviation for herd in herds)
+    assert fmean(outcome.deviation for outcome in found) <= 1.1 * oracle
+
+
+@pytest.mark.parametrize("scorers", [1, 4])
+def test_pods_that_use_other_amounts_than_estimated_bring_no_node_above_its_threshold(scorers):
+    for seed in SEEDS[:2]:
+        herd = Herd(seed=seed, use=(0.3, 1.1))
+        assert MeasuredScorers(herd, node_load(), scorers).outcome().above <= herd.largest_pod
+
+
+def test_a_rule_without_newcomers_herds_so_that_the_burst_is_one_that_can():
+    herd = Herd(seed=1)
+    rule, lag = RULES["LoadVariationRiskBalancing"]
+    assert by_rule(herd, rule, lag).above > 100

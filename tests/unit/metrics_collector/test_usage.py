@@ -1,0 +1,117 @@
+"""From rows to the use of CPU and memory: corrected rates, the newest of several exporters, values left out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from berth.messages.livedata import MeasuredUsage, NodeSample, decode_sample, encode_sample
+from berth_metrics_collector.samples import NodeSamples, Target
+from berth_metrics_collector.usage import UsageValues, usage_samples
+
+NODE = Target(instance="10.0.0.1:9100", job="node")
+NOW = 1_700_000_000.0
+GIBI = 2.0**30
+RANGE = timedelta(seconds=60)
+EVERY_15_SECONDS = {"node": 15.0}
+
+
+def values(cpu=2.0, memory=GIBI, *, scraped_at=NOW, young=None, target=NODE, **statistics: float) -> UsageValues:
+    """Of one exporter: cores and bytes; ``statistics`` of CPU alone."""
+    cores = {"average": cpu, **statistics}
+    return UsageValues(
+        cpu={name: {} if value is None else {target: value} for name, value in cores.items()},
+        memory={"average": {} if memory is None else {target: memory}},
+        young={} if young is None else {target: young},
+        scraped_at={target: scraped_at},
+    )
+
+
+def of_node(found: UsageValues) -> NodeSample | None:
+    return usage_samples(found, EVERY_15_SECONDS, {NODE: "a"}, RANGE).samples.get("a")
+
+
+def test_cores_become_millicores_and_the_time_is_that_of_the_scrape():
+    found = of_node(values(2.5, 3 * GIBI, scraped_at=NOW - 7.25, p95=3.0, deviation=0.25))
+    assert found.cpu == MeasuredUsage(average=2500, p95=3000, deviation=250)
+    assert found.memory == MeasuredUsage(average=3 * GIBI)
+    assert found.sampled_at.timestamp() == NOW - 7.25
+
+
+def test_the_average_of_a_young_series_is_scaled_up_and_its_percentiles_are_not():
+    """At 2 cores for 60 of 60 s a rate over 120 s says 1: 1 x 120 / (4 x 15) = 2."""
+    found = usage_samples(values(1.0, young=4, p95=2.0), EVERY_15_SECONDS, {NODE: "a"}, timedelta(seconds=120))
+    assert found.samples["a"].cpu == MeasuredUsage(average=2000, p95=2000)
+
+
+@pytest.mark.parametrize("young", [1, 3])
+def test_a_series_that_is_too_young_leaves_the_node_its_last_sample(young):
+    assert of_node(values(young=young)) is None
+
+
+def test_one_resource_may_be_unknown_and_the_other_not():
+    assert of_node(values(None)).cpu is None
+    assert of_node(values(None)).memory == MeasuredUsage(average=GIBI)
+    assert of_node(values(memory=None)).memory is None
+    assert of_node(values(None, None)) is None
+
+
+def test_an_exporter_with_too_few_scrapes_for_a_rate_leaves_the_node_its_last_sample():
+    """As after Prometheus was away: memory alone would replace a sample with both."""
+    without = replace(values(None), had_cpu={NODE})
+    found = usage_samples(without, EVERY_15_SECONDS, {NODE: "a"}, RANGE)
+    assert found.samples == {}
+
+
+@pytest.mark.parametrize("cores", [1e13, 1e300])
+def test_an_impossible_amount_is_unknown_and_readers_take_the_rest(cores):
+    found = of_node(values(cores))
+    assert found.cpu is None
+    assert decode_sample(encode_sample(found)) == found
+
+
+@pytest.mark.parametrize("scraped_at", [NOW * 1000, 1e306])
+def test_an_impossible_time_gives_no_sample(scraped_at):
+    assert of_node(values(scraped_at=scraped_at)) is None
+
+
+def test_a_sample_says_what_the_node_has_for_pods():
+    has = {"a": {"cpu": 3900.0}}
+    found = usage_samples(values(), EVERY_15_SECONDS, {NODE: "a"}, RANGE, has).samples["a"]
+    assert (found.cpu.allocatable, found.memory.allocatable) == (3900, None)
+
+
+def test_an_exporter_of_no_node_has_no_sample():
+    assert usage_samples(values(), EVERY_15_SECONDS, {}, RANGE) == NodeSamples()
+
+
+def merged(*parts: UsageValues) -> UsageValues:
+    return UsageValues(
+        cpu={"average": {target: value for part in parts for target, value in part.cpu["average"].items()}},
+        memory={"average": {}},
+        young={target: value for part in parts for target, value in part.young.items()},
+        scraped_at={target: value for part in parts for target, value in part.scraped_at.items()},
+    )
+
+
+def replica(name: str) -> Target:
+    return Target(instance=NODE.instance, job="node", others=frozenset({("replica", name)}))
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_of_two_replicas_what_was_scraped_last_counts_and_both_are_reported(order):
+    one = values(1.0, target=replica("a"), scraped_at=NOW - 9)
+    two = values(2.0, target=replica("b"), scraped_at=NOW - 1)
+    both = merged(*[one, two][::order])
+    found = usage_samples(both, EVERY_15_SECONDS, dict.fromkeys(both.targets, "a"), RANGE)
+    assert found.samples["a"].cpu.average == 2000
+    assert (found.duplicates, found.differing) == (("a",), ("replica",))
+
+
+def test_the_newest_exporter_with_a_value_counts():
+    """One of two replicas has just started."""
+    both = merged(values(1.0, target=replica("a"), scraped_at=NOW - 9), values(2.0, target=replica("b"), young=1))
+    found = usage_samples(both, EVERY_15_SECONDS, dict.fromkeys(both.targets, "a"), RANGE)
+    assert (found.samples["a"].cpu.average, found.duplicates) == (1000, ())

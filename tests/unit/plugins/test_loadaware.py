@@ -1,0 +1,227 @@
+"""LoadAwareScheduling: Koordinator's arithmetic, its thresholds in their order, and where berth differs."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import msgspec
+import pytest
+
+from berth.api.config.load import load
+from berth.api.config.nodeload.koordinator import (
+    LoadAwareSchedulingAggregatedArgs,
+    LoadAwareSchedulingArgs,
+    readings_of,
+    usual_reading,
+)
+from berth.api.config.presets import DEFAULT
+from berth.cluster.snapshot import Snapshot
+from berth.framework.cycle import check
+from berth.framework.events import Action, ClusterEvent, LiveDataUpdate, Resource
+from berth.messages.livedata import LiveSource, NodeSample, encode_sample
+from berth.plugins.nodeload.koordinator import FACTORY, LoadAwareScheduling, priority_class
+from berth.plugins.registry import BUILT_IN
+from berth.profiles.configuration import profiles_of
+from harness.builders.loads import NOW, labelled, measured, percents, points, using
+from harness.builders.profiles import profile_of
+from harness.worlds.queueing_hints import may_help
+
+WEB = using(cpu="1", memory="1Gi")  # estimated at 850 millicores and 0.7 GiB: 8.5 % and 7 % of a node
+P95 = LoadAwareSchedulingAggregatedArgs(usage_thresholds={"cpu": 60}, usage_aggregation_type="p95")
+
+
+def args(**more) -> LoadAwareSchedulingArgs:
+    return LoadAwareSchedulingArgs(**more)
+
+
+def cluster(how: LoadAwareSchedulingArgs, **samples: NodeSample | None) -> Snapshot:
+    return measured(samples, *readings_of(how))
+
+
+SCORES = [
+    # cpu (10000 - 5850) * 100 / 10000 = 41; memory (10 - 2.7) * 100 / 10 = 72 (73 less a byte); (41 + 72) / 2
+    pytest.param({}, percents(50, 20), 56, id="the mean of whole numbers"),
+    # (41 x 3 + 72) / 4 = 48
+    pytest.param({"resource_weights": {"cpu": 3, "memory": 1}}, percents(50, 20), 48, id="weights"),
+    # the lowest is 41: (41 + 72 + 41 x 2) / 4 = 48
+    pytest.param(
+        {"resource_weights": {"cpu": 1, "memory": 1}, "dominant_resource_weight": 2},
+        percents(50, 20),
+        48,
+        id="dominant",
+    ),
+    pytest.param({"dominant_resource_weight": 1}, percents(50, 20), 41, id="dominant alone"),
+    pytest.param({}, percents(150, 20), 36, id="beyond what is allocatable 0"),
+]
+
+
+@pytest.mark.parametrize(("more", "sample", "expected"), SCORES)
+def test_scores(more, sample, expected):
+    how = args(**more)
+    assert points(LoadAwareScheduling(how), cluster(how, a=sample), WEB) == {"a": expected}
+
+
+def test_a_percentile_scores_where_it_is_asked_for():
+    how = args(resource_weights={"cpu": 1}, aggregated=LoadAwareSchedulingAggregatedArgs(score_aggregation_type="p95"))
+    assert points(LoadAwareScheduling(how), cluster(how, a=percents(10, p95=7000.0)), WEB) == {"a": 21}
+
+
+def test_a_node_without_a_recent_sample_is_the_mean_and_not_0_points():
+    how = args(resource_weights={"cpu": 1})  # samples count for 180 s
+    snapshot = cluster(how, low=percents(10), high=percents(50), old=percents(1, ago=181))
+    assert points(LoadAwareScheduling(how), snapshot, WEB) == {"low": 81, "high": 41, "old": 61}
+
+
+def test_pods_of_batch_are_estimated_by_what_they_request_in_place_of_cpu():
+    how = args(resource_weights={"cpu": 1})
+    batch = {"kubernetes.io/batch-cpu": "2000", "kubernetes.io/batch-memory": "1Gi"}
+    pod = labelled(using(**batch), **{"koordinator.sh/priority-class": "koord-batch"})
+    # 85 % of 2000 millicores = 17 %
+    assert points(LoadAwareScheduling(how), cluster(how, a=percents(0)), pod) == {"a": 83}
+
+
+def test_an_estimate_is_held_for_the_seconds_that_are_asked_for():
+    how = args(resource_weights={"cpu": 1}, estimated_seconds_after_pod_scheduled=60)
+    snapshot = cluster(how, a=percents(0))
+    snapshot.place(using("held", cpu="2"), "a", bound_at=NOW - 60)  # 17 %, not faded yet
+    snapshot.place(using("fading", cpu="2"), "a", bound_at=NOW - 60 - 150)  # of the range of 300 s half: 8.5 %
+    assert points(LoadAwareScheduling(how), snapshot, using(cpu="1")) == {"a": 66}  # 100 - 17 - 8.5 - 8.5
+
+
+CLASSES = [
+    pytest.param({}, {"koordinator.sh/priority-class": "koord-mid"}, "koord-mid", id="label"),
+    pytest.param({"priority": 5500}, {}, "koord-batch", id="priority"),
+    pytest.param({"priority": 100}, {}, "koord-prod", id="a priority of no class"),
+    pytest.param({}, {"koordinator.sh/qosClass": "BE"}, "koord-batch", id="QoS"),
+    pytest.param({}, {"koordinator.sh/qosClass": "LSR"}, "koord-prod", id="QoS of services"),
+]
+
+
+@pytest.mark.parametrize(("spec", "labels", "expected"), CLASSES)
+def test_the_class_of_a_pod(spec, labels, expected):
+    pod = labelled(using(cpu="1"), **labels)
+    assert priority_class(msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, **spec))) == expected
+
+
+def test_a_pod_without_requests_is_of_batch():
+    assert priority_class(using()) == "koord-batch"
+
+
+# Filter.
+
+CPU = "node(s) had too much CPU in use"
+
+
+def reasons(how: LoadAwareSchedulingArgs, snapshot: Snapshot, pod=WEB) -> dict[str, tuple[str, ...]]:
+    profile = profile_of(FACTORY.build(how))
+    return {name: check(pod, name, snapshot, profile).reasons for name in snapshot.node_names()}
+
+
+def test_the_default_thresholds_are_65_and_95_percent():
+    how = args()
+    # 56.4 + 8.5 = 64.9, rounded 65: fits; 57 + 8.5 = 65.5, rounded 66
+    snapshot = cluster(how, fits=percents(56.4, 80), full=percents(57, 80), old=percents(99, 99, ago=181), none=None)
+    assert reasons(how, snapshot) == {"fits": (), "full": (CPU,), "old": (), "none": ()}
+
+
+def test_expired_metrics_refuse_no_node_however_the_file_is_written():
+    how = args(filter_expired_node_metrics=True, enable_schedule_when_node_metrics_expired=False)
+    assert reasons(how, cluster(how, old=percents(10, 10, ago=1000))) == {"old": ()}
+
+
+def test_a_threshold_of_0_is_none():
+    how = args(usage_thresholds={"cpu": 0, "memory": 0})
+    assert type(FACTORY.build(how)) is LoadAwareScheduling
+
+
+def test_the_percentile_replaces_the_mean():
+    how = args(usage_thresholds={"cpu": 10}, aggregated=P95)
+    snapshot = cluster(how, calm=percents(50, p95=5100.0), peaks=percents(50, p95=5300.0))
+    assert reasons(how, snapshot) == {"calm": (), "peaks": (CPU,)}
+
+
+def on_a_node(how: LoadAwareSchedulingArgs, cpu_percent: float) -> Snapshot:
+    """A node that uses so much, with 4 cores of koord-prod and 4 of koord-batch that samples show."""
+    snapshot = cluster(how, a=percents(cpu_percent, 10))
+    snapshot.place(using("prod", cpu="4"), "a", bound_at=NOW - 1000)
+    batch = labelled(using("batch", **{"kubernetes.io/batch-cpu": "4000"}), **{"koordinator.sh/qosClass": "BE"})
+    snapshot.place(batch, "a", bound_at=NOW - 1000)
+    return snapshot
+
+
+def test_pods_of_prod_have_their_own_threshold_by_what_prod_uses():
+    how = args(usage_thresholds={"cpu": 90}, prod_usage_thresholds={"cpu": 45})
+    # of 72 %, half is koord-prod's: 36 + 8.5 = 44.5, rounded 45; of 74 %: 37 + 8.5 = 45.5, rounded 46
+    assert reasons(how, on_a_node(how, 72)) == {"a": ()}
+    assert reasons(how, on_a_node(how, 74)) == {"a": (CPU,)}
+    # a pod of koord-batch: 74 + 2.5 for the default of 250 millicores
+    assert reasons(how, on_a_node(how, 74), using()) == {"a": ()}
+
+
+def test_what_no_pod_is_estimated_to_use_counts_as_prods_where_that_is_asked_for():
+    # koord-batch is estimated at 34 %: 90 - 34 = 56, and more than half of 90
+    how = args(resource_weights={"cpu": 1}, score_according_prod_usage=True)
+    assert points(LoadAwareScheduling(how), on_a_node(how, 90), WEB) == {"a": 46}  # 100 - 45 - 8.5
+    how = args(resource_weights={"cpu": 1}, score_according_prod_usage=True, prod_usage_include_sys=True)
+    assert points(LoadAwareScheduling(how), on_a_node(how, 90), WEB) == {"a": 35}  # 100 - 56 - 8.5
+
+
+def test_newcomers_of_other_classes_do_not_count_for_prod():
+    how = args(resource_weights={"cpu": 1}, score_according_prod_usage=True)
+    snapshot = on_a_node(how, 80)
+    batch = labelled(using("new", **{"kubernetes.io/batch-cpu": "4000"}), **{"koordinator.sh/qosClass": "BE"})
+    snapshot.place(batch, "a")
+    assert points(LoadAwareScheduling(how), snapshot, WEB) == {"a": 51}  # 100 - 40 - 8.5
+    snapshot.place(using("prod-new", cpu="1"), "a")
+    assert points(LoadAwareScheduling(how), snapshot, WEB) == {"a": 43}
+
+
+@pytest.mark.parametrize(
+    ("pod", "cpu", "helps"),
+    [
+        pytest.param(using(), 85.0, True, id="5 points below the threshold of others"),
+        pytest.param(using(), 86.0, False, id="less than 5 points below"),
+        pytest.param(WEB, 99.0, True, id="nobody knows what koord-prod uses of it"),
+    ],
+)
+def test_a_sample_below_the_pods_own_threshold_helps(pod, cpu, helps):
+    how = args(usage_thresholds={"cpu": 90}, prod_usage_thresholds={"cpu": 45})
+    source = LiveSource(bucket="bandwidth", name=usual_reading(how).query.token)
+    update = LiveDataUpdate(source=source, node="n", data=encode_sample(percents(cpu, 10)))
+    event = ClusterEvent(Resource.BANDWIDTH, Action.UPDATE)
+    assert may_help(profile_of(FACTORY.build(how)), ["LoadAwareScheduling"], event, pod, None, update) is helps
+
+
+def test_ranges_of_percentiles_are_their_own_queries():
+    how = args(aggregated=msgspec.structs.replace(P95, usage_aggregated_duration=timedelta(minutes=10)))
+    assert [reading.query.time_range.total_seconds() for reading in readings_of(how)] == [300, 600]
+    assert len(FACTORY.build(how).live_sources) == 2
+
+
+FILE = """\
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- schedulerName: koord-scheduler
+  pluginConfig:
+  - name: LoadAwareScheduling
+    args:
+      apiVersion: kubescheduler.config.k8s.io/v1
+      kind: LoadAwareSchedulingArgs
+      filterExpiredNodeMetrics: false
+      nodeMetricExpirationSeconds: 300
+      resourceWeights: {cpu: 1, memory: 1}
+      usageThresholds: {cpu: 65, memory: 95}
+      estimatedScalingFactors: {cpu: 85, memory: 70}
+  plugins:
+    preFilter: {enabled: [{name: LoadAwareScheduling}]}
+    filter: {enabled: [{name: LoadAwareScheduling}]}
+    score: {enabled: [{name: LoadAwareScheduling, weight: 2}]}
+    reserve: {enabled: [{name: LoadAwareScheduling}]}
+"""
+
+
+def test_a_file_of_koordinator_makes_a_profile_with_its_filter_and_score():
+    profile = profiles_of(load(FILE, known=BUILT_IN, preset=DEFAULT))["koord-scheduler"]
+    assert [plugin.name for plugin in profile.filters][-1] == "LoadAwareScheduling"
+    assert [score.weight for score in profile.scores if score.plugin.name == "LoadAwareScheduling"] == [2]

@@ -1,0 +1,397 @@
+"""NodeLoad: its arithmetic, newcomers, unknown nodes, its filter, and what it says."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from berth.api.config.nodeload.args import NodeLoadArgs, reading_of
+from berth.api.meta import OwnerReference
+from berth.cluster.nodes import AnotherPod, Nodes, NodesWithAnother, node_info
+from berth.cluster.snapshot import Snapshot
+from berth.framework.cycle import check, rank
+from berth.framework.events import Action, ClusterEvent, LiveDataUpdate, Resource
+from berth.framework.status import CycleState
+from berth.messages.livedata import LiveSource, MeasuredUsage, NodeSample, encode_sample
+from berth.plugins.nodeload.plugin import FACTORY, FilteringNodeLoad, NodeLoad
+from harness.builders.loads import NOW, measured, percents, points, using
+from harness.builders.objects import a_node, a_pod, first_attempt
+from harness.builders.profiles import profile_of
+from harness.worlds.queueing_hints import may_help
+
+WEB = using(cpu="1", memory="1Gi")  # estimated at 850 millicores and 0.7 GiB: 8.5 % and 7 % of a node
+SHORT = timedelta(seconds=100)
+
+
+def args(**more) -> NodeLoadArgs:
+    return NodeLoadArgs(**{"range": SHORT, **more})
+
+
+def cluster(how: NodeLoadArgs, **samples: NodeSample | None) -> Snapshot:
+    return measured(samples, reading_of(how))
+
+
+ARITHMETIC = [
+    # free with the pod: CPU 100 - 50 - 8.5 = 41.5, memory 100 - 20 - 7 = 73; mean 57.25
+    pytest.param({}, percents(50, 20), 57, id="the mean of CPU and memory"),
+    # (3 x 41.5 + 73) / 4 = 49.375
+    pytest.param({"resource_weights": {"cpu": 3, "memory": 1}}, percents(50, 20), 49, id="weights"),
+    pytest.param({"resource_weights": {"cpu": 1}}, percents(50, 20), 41, id="CPU alone"),
+    # balance 100 - |58.5 - 27| = 68.5; (41.5 + 73 + 68.5) / 3 = 61
+    pytest.param({"balance_weight": 1}, percents(50, 20), 61, id="balance"),
+    # of a busy node nothing is free: (0 + 73) / 2 = 36.5
+    pytest.param({}, percents(120, 20), 36, id="more in use than allocatable"),
+    # 100 % of the requests: CPU 100 - 50 - 10 = 40, memory 100 - 20 - 10 = 70
+    pytest.param({"estimated_scaling_factors": {"cpu": 100, "memory": 100}}, percents(50, 20), 55, id="factors"),
+    # CPU 100 - 70 - 8.5
+    pytest.param({"statistic": "p95", "resource_weights": {"cpu": 1}}, percents(50, p95=7000.0), 21, id="a percentile"),
+]
+
+
+@pytest.mark.parametrize(("more", "sample", "expected"), ARITHMETIC)
+def test_points_are_what_stays_free(more, sample, expected):
+    how = args(**more)
+    assert points(NodeLoad(how), cluster(how, a=sample), WEB) == {"a": expected}
+
+
+ESTIMATES = [
+    pytest.param(using(cpu="1"), 91, id="85 % of the request"),
+    # 85 % of 2 cores
+    pytest.param(using(cpu="1", limits={"cpu": "2"}), 83, id="of the limit where it is larger"),
+    pytest.param(using(limits={"cpu": "4"}), 66, id="a limit alone"),
+    pytest.param(using(), 97, id="250 millicores without either"),
+]
+
+
+@pytest.mark.parametrize(("pod", "expected"), ESTIMATES)
+def test_a_pod_is_estimated_by_its_requests_and_limits(pod, expected):
+    how = args(resource_weights={"cpu": 1})
+    assert points(NodeLoad(how), cluster(how, a=percents(0)), pod) == {"a": expected}
+
+
+def test_a_pod_is_estimated_with_its_memory():
+    how = args(resource_weights={"memory": 1}, estimated_scaling_factors={"memory": 50})
+    assert points(NodeLoad(how), cluster(how, a=percents(0, 20)), using(memory="1Gi")) == {"a": 75}
+
+
+def test_the_estimate_of_a_newcomer_fades_as_the_sample_takes_it_in():
+    how = args(resource_weights={"cpu": 1}, estimated_scaling_factors={"cpu": 100})
+    snapshot, plugin, pod = cluster(how, a=percents(0, ago=10)), NodeLoad(how), using(cpu="1")
+    for name, since in [("whole", NOW - 5), ("half", NOW - 60), ("none", NOW - 110), ("proposed", None)]:
+        # sampled at NOW - 10: bound after it: 1; 50 s of 100 before it: 1/2; 100 s before it: 0; not bound yet: 1
+        snapshot.place(using(name, cpu="1"), "a", bound_at=since)
+    assert points(plugin, snapshot, pod) == {"a": 65}  # 100 - 25 - 10 of the pod itself
+    snapshot.remove_pod("uid-whole")
+    assert points(plugin, snapshot, pod) == {"a": 75}
+    snapshot.live.observe_time(NOW + 40)
+    snapshot.live.set_sample(reading_of(how).query.token, "a", percents(0, ago=-40))
+    # sampled at NOW + 40: 'half' is 100 s old by then and in the mean; the proposed one still counts whole
+    assert points(plugin, snapshot, pod) == {"a": 80}
+
+
+def test_an_unknown_node_is_the_mean_of_the_others():
+    how = args(resource_weights={"cpu": 1}, maximum_age=timedelta(seconds=60))
+    snapshot = cluster(how, low=percents(10), high=percents(50), old=percents(1, ago=61), none=None)
+    pod = using(cpu="1", limits={"cpu": "1"})  # 8.5 %
+    assert points(NodeLoad(how), snapshot, pod) == {"low": 81, "high": 41, "old": 61, "none": 61}
+
+
+def test_newcomers_count_on_unknown_nodes_and_fade_with_the_clock():
+    how = args(resource_weights={"cpu": 1}, estimated_scaling_factors={"cpu": 100})
+    snapshot, plugin, pod = cluster(how, known=percents(30), none=None), NodeLoad(how), using(cpu="1")
+    snapshot.place(using("proposed", cpu="1"), "none")
+    snapshot.place(using("bound", cpu="2"), "none", bound_at=NOW - 50)  # 20 % x 1/2
+    assert points(plugin, snapshot, pod) == {"known": 60, "none": 40}
+    snapshot.live.observe_time(NOW + 25)  # 20 % x 1/4
+    assert points(plugin, snapshot, pod) == {"known": 60, "none": 45}
+
+
+def test_with_fewer_than_half_of_the_nodes_known_it_abstains():
+    how = args(maximum_age=timedelta(seconds=60))
+    snapshot = cluster(how, a=percents(10, 10), b=percents(90, 90, ago=61), c=None)
+    plugin = NodeLoad(how)
+    assert points(plugin, snapshot, WEB) == {"a": 0, "b": 0, "c": 0}
+    told = plugin.explain(CycleState(snapshot.class_of(WEB)), WEB, node_info(snapshot, "a"))
+    assert told == (
+        "CPU abstains: 1 of 3 nodes have a recent sample; memory abstains: 1 of 3 nodes have a recent sample"
+    )
+
+
+def test_a_resource_that_is_not_measured_is_left_out():
+    how = args()
+    snapshot = cluster(how, a=percents(10), b=percents(30, 50), c=percents(50))
+    assert points(NodeLoad(how), snapshot, WEB) == {"a": 81, "b": 61, "c": 41}
+
+
+def explained(how: NodeLoadArgs, snapshot: Snapshot) -> dict[str, str]:
+    profile = profile_of(NodeLoad(how))
+    candidates = rank(WEB, snapshot, profile, attempt=first_attempt(WEB)).candidates
+    return {candidate.node: candidate.details["NodeLoad"] for candidate in candidates}
+
+
+def test_the_explanation_has_use_age_and_newcomers():
+    how = args(resource_weights={"cpu": 1}, maximum_age=timedelta(seconds=60))
+    snapshot = cluster(how, a=percents(71, ago=12), b=percents(31), c=percents(5, ago=400), d=None)
+    for name in ("x", "y"):
+        snapshot.place(using(name, cpu="235m"), "a")  # 200 millicores each
+    snapshot.place(using("z", cpu="1"), "d")
+    assert explained(how, snapshot) == {
+        "a": "71 % of CPU used, sample 12 s old, 2 newcomers estimated at 4 %",
+        "b": "31 % of CPU used, sample 0 s old",
+        "c": "CPU counted as the mean: 51 % of CPU used, sample 400 s old",
+        "d": "CPU counted as the mean: 51 % of CPU used, no sample, 1 newcomer estimated at 8 %",
+    }
+
+
+def test_the_explanation_has_both_resources():
+    how = args()
+    snapshot = cluster(how, a=percents(71, 40), b=percents(None, 20), c=percents(31))
+    assert explained(how, snapshot) == {
+        "a": "71 % of CPU and 40 % of memory used, sample 0 s old",
+        "b": "CPU counted as the mean: 51 % of CPU and 20 % of memory used, sample 0 s old",
+        "c": "memory counted as the mean: 31 % of CPU and 30 % of memory used, sample 0 s old",
+    }
+    only = args(maximum_age=timedelta(seconds=60))
+    without = cluster(only, a=percents(71), b=percents(31))
+    assert explained(only, without)["a"] == (
+        "71 % of CPU used, sample 0 s old; memory left out: 0 of 2 nodes have a recent sample"
+    )
+
+
+def test_the_loss_of_another_pod_is_its_whole_estimate():
+    how = args(resource_weights={"cpu": 1}, estimated_scaling_factors={"cpu": 100})
+    snapshot, pod = cluster(how, a=percents(50)), using(cpu="1")
+    state, another = CycleState(snapshot.class_of(pod)), AnotherPod(pod, snapshot)
+    with_another = NodeLoad(how).score_with_another(state, pod, NodesWithAnother(snapshot, None, another))
+    assert with_another.tolist() == [30]
+
+
+@pytest.mark.parametrize("quietest", [30.0, 29.0, 20.0], ids=["equal", "one is a little quieter", "one is quieter"])
+def test_200_pods_between_two_samples_are_spread(quietest):
+    how = args()
+    samples = {f"n{number}": percents(30, 30) for number in range(19)}
+    snapshot = cluster(how, quiet=percents(quietest, quietest), **samples)
+    profile = profile_of(NodeLoad(how))
+    placed: Counter[str] = Counter()
+    for number in range(200):
+        pod = using(f"web-{number}", cpu="250m", memory="256Mi")
+        best = rank(pod, snapshot, profile, attempt=first_attempt(pod)).candidates[0].node
+        snapshot.place(pod, best)
+        placed[best] += 1
+    assert max(placed.values()) <= 2 * 200 / 20
+    assert len(placed) == 20
+
+
+# Filter.
+
+LIMITS = {"cpu": 60, "memory": 90}
+
+
+def test_the_filter_refuses_what_the_pod_would_bring_above_a_threshold_and_passes_unknown_nodes():
+    how = args(usage_thresholds=LIMITS, maximum_age=timedelta(seconds=60))
+    snapshot = cluster(
+        how,
+        fits=percents(51, 20),  # 51 + 8.5 = 59.5, rounded 60
+        cpu=percents(53, 20),
+        memory=percents(10, 84),
+        both=percents(99, 99),
+        old=percents(99, 99, ago=61),
+        none=None,
+        partly=percents(None, 20),
+    )
+    profile = profile_of(FACTORY.build(how))
+    told = {name: check(WEB, name, snapshot, profile).reasons for name in snapshot.node_names()}
+    cpu, memory = "node(s) had too much CPU in use", "node(s) had too much memory in use"
+    assert told == {
+        "fits": (),
+        "cpu": (cpu,),
+        "memory": (memory,),
+        "both": (cpu, memory),
+        "old": (),
+        "none": (),
+        "partly": (),
+    }
+    assert profile.live_sources_of_filters == profile.live_sources != frozenset()
+
+
+def test_promised_pods_fill_a_node_too():
+    how = args(usage_thresholds=LIMITS)
+    snapshot, profile = cluster(how, a=percents(40, 0)), profile_of(FACTORY.build(how))
+    assert check(WEB, "a", snapshot, profile).is_success
+    snapshot.place(using("x", cpu="1"), "a")
+    assert check(WEB, "a", snapshot, profile).is_success  # 40 + 8.5 + 8.5 = 57
+    snapshot.place(using("y", cpu="1"), "a")
+    assert not check(WEB, "a", snapshot, profile).is_success
+
+
+def test_pods_of_daemon_sets_pass():
+    how = args(usage_thresholds=LIMITS)
+    snapshot, profile = cluster(how, a=percents(99, 99)), profile_of(FACTORY.build(how))
+    owner = OwnerReference(kind="DaemonSet", name="agent", uid="1", controller=True)
+    assert check(a_pod(metadata={"owner_references": [owner]}), "a", snapshot, profile).is_success
+
+
+def test_no_filter_unless_configured():
+    assert not isinstance(FACTORY.build(args()), FilteringNodeLoad)
+
+
+OWN, OTHER = reading_of(args()).query.token, reading_of(NodeLoadArgs()).query.token
+
+
+def news(sample: NodeSample | None, *, query: str = OWN) -> LiveDataUpdate:
+    data = None if sample is None else encode_sample(sample)
+    return LiveDataUpdate(source=LiveSource(bucket="bandwidth", name=query), node="n", data=data)
+
+
+UNTOLD = NodeSample(cpu=MeasuredUsage(average=9999.0), sampled_at=datetime(2026, 1, 1, tzinfo=UTC))
+
+
+@pytest.mark.parametrize(
+    ("update", "helps"),
+    [
+        pytest.param(news(percents(55, 85)), True, id="5 points below"),
+        pytest.param(news(percents(55.1, 20)), False, id="less than 5 points below"),
+        pytest.param(news(percents(20, 85.1)), False, id="the other resource is not"),
+        pytest.param(news(percents(20, 20), query=OTHER), False, id="another query"),
+        pytest.param(news(None), True, id="a removed sample: unknown nodes pass"),
+        pytest.param(news(percents(None, 20)), True, id="an unknown resource passes"),
+        pytest.param(news(UNTOLD), True, id="nobody knows of how much"),
+    ],
+)
+def test_a_sample_well_below_the_thresholds_helps(update, helps):
+    profile = profile_of(FACTORY.build(args(usage_thresholds=LIMITS)))
+    event = ClusterEvent(Resource.BANDWIDTH, Action.UPDATE)
+    assert may_help(profile, ["NodeLoad"], event, WEB, None, update) is helps
+
+
+@pytest.mark.parametrize(
+    ("resource", "action", "old", "new", "helps"),
+    [
+        pytest.param(Resource.NODE, Action.ADD, None, a_node("n"), True, id="a node without a sample"),
+        pytest.param(Resource.NODE, Action.UPDATE_NODE_LABEL, a_node("n"), a_node("n"), False, id="a label"),
+        pytest.param(Resource.POD, Action.DELETE, a_pod("o", node="n"), None, True, id="a pod that was on a node"),
+        pytest.param(Resource.POD, Action.DELETE, a_pod("o"), None, False, id="a pod that was on none"),
+    ],
+)
+def test_other_events_that_help(resource, action, old, new, helps):
+    profile = profile_of(FACTORY.build(args(usage_thresholds=LIMITS)))
+    assert may_help(profile, ["NodeLoad"], ClusterEvent(resource, action), WEB, old, new) is helps
+
+
+# Both forms, compared with a fresh computation, after random histories.
+
+NAMES = ["n0", "n1", "n2", "n3"]
+amounts = st.none() | st.sampled_from([0.0, 15.0, 40.0, 90.0])
+histories = st.lists(
+    st.one_of(
+        st.tuples(st.just("node"), st.sampled_from(NAMES)),
+        st.tuples(st.just("no node"), st.sampled_from(NAMES)),
+        st.tuples(st.just("pod"), st.sampled_from(NAMES), st.integers(0, 5), st.none() | st.integers(-150, 0)),
+        st.tuples(st.just("no pod"), st.integers(0, 5)),
+        st.tuples(st.just("sample"), st.sampled_from(NAMES), amounts, amounts, st.integers(-100, 0)),
+        st.tuples(st.just("no sample"), st.sampled_from(NAMES)),
+        st.tuples(st.just("time"), st.integers(1, 4)),
+        st.tuples(st.just("look")),
+    ),
+    max_size=30,
+)
+HOW = args(
+    maximum_age=timedelta(seconds=50),
+    usage_thresholds={"cpu": 50},
+    estimated_scaling_factors={"cpu": 100, "memory": 100},
+)
+
+
+class FreshLoads:
+    """The result of a history, in plain dicts; shares in percent."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.nodes: set[str] = set()
+        self.pods: dict[int, tuple[str, int | None]] = {}
+        self.samples: dict[str, tuple[float | None, float | None, int]] = {}
+
+    def recent(self, node: str) -> tuple[float | None, float | None, float]:
+        sample = self.samples.get(node)
+        return sample if sample is not None and self.now - sample[2] <= 50 else (None, None, self.now)
+
+    def used(self, node: str, index: int) -> float | None:
+        """With the pod, which is 10 % of a node; None if fewer than half are known."""
+        known = [share for name in self.nodes if (share := self.recent(name)[index]) is not None]
+        if 2 * len(known) < len(self.nodes):
+            return None
+        own = self.recent(node)[index]
+        return (math.fsum(known) / len(known) if own is None else own) + 10 * self.missing(node) + 10
+
+    def missing(self, node: str) -> float:
+        as_of = self.recent(node)[2]
+        return math.fsum(
+            1.0 if since is None else min(1.0, max(0.0, 1 - (as_of - since) / 100))
+            for where, since in self.pods.values()
+            if where == node
+        )
+
+    def score(self, node: str) -> float:
+        used = [share for index in (0, 1) if (share := self.used(node, index)) is not None]
+        return sum(100 - min(share, 100) for share in used) / len(used) if used else 0.0
+
+    def refuses(self, node: str) -> bool:
+        used = self.recent(node)[0]
+        return used is not None and math.floor(used + 10 * self.missing(node) + 10.5) > 50
+
+
+@given(history=histories)
+def test_both_forms_agree_with_a_fresh_computation_after_any_history(history):
+    snapshot, fresh = measured({}), FreshLoads()
+    plugin = FACTORY.build(HOW)
+    for event in [*history, ("time", 10), ("look",)]:
+        happen(event, snapshot, fresh)
+        if event == ("look",):
+            agree(plugin, snapshot, fresh)
+
+
+def happen(event, snapshot: Snapshot, fresh: FreshLoads) -> None:
+    token = reading_of(HOW).query.token
+    match event:
+        case ("node", name):
+            fresh.nodes.add(name)
+            snapshot.set_node(a_node(name, cpu="10", memory="10Gi"))
+        case ("no node", name):
+            fresh.nodes.discard(name)
+            snapshot.remove_node(name)
+        case ("pod", name, number, since):
+            fresh.pods[number] = (name, since)
+            snapshot.remove_pod(f"uid-p{number}")
+            pod = using(f"p{number}", cpu="1", memory="1Gi")
+            snapshot.place(pod, name, bound_at=None if since is None else NOW + since)
+        case ("no pod", number):
+            fresh.pods.pop(number, None)
+            snapshot.remove_pod(f"uid-p{number}")
+        case ("sample", name, cpu, memory, since):
+            fresh.samples[name] = (cpu, memory, since)
+            snapshot.live.set_sample(token, name, percents(cpu, memory, ago=-since))
+        case ("no sample", name):
+            fresh.samples.pop(name, None)
+            snapshot.live.set_sample(token, name, None)
+        case ("time", seconds):
+            fresh.now += 10 * seconds  # more than a step, after which estimates on unknown nodes are computed again
+            snapshot.live.observe_time(NOW + fresh.now)
+
+
+def agree(plugin, snapshot: Snapshot, fresh: FreshLoads) -> None:
+    pod = using("asks", cpu="1", memory="1Gi")
+    state, nodes = CycleState(snapshot.class_of(pod)), Nodes(snapshot)
+    vector, verdicts = plugin.score_all(state, pod, nodes), plugin.filter_all(state, pod, nodes)
+    assert vector.dtype == np.int64
+    for info, points_, code in zip(nodes.infos(), vector.tolist(), verdicts.codes.tolist(), strict=True):
+        if info is not None:
+            assert plugin.score(state, pod, info) == points_
+            assert math.floor(fresh.score(info.name) - 1e-6) <= points_ <= math.floor(fresh.score(info.name) + 1e-6)
+            assert plugin.filter(state, pod, info) == verdicts.statuses[code]
+            assert bool(code) is fresh.refuses(info.name)
