@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from unittest.mock import patch
 
 import msgspec
@@ -32,6 +32,7 @@ from berth.api.kinds import NODE as NODES
 from berth.api.kinds import POD as PODS
 from berth.api.node import Node
 from berth.api.pod import LabelSelector, NodeSelector, Pod
+from berth.api.podgroups import CoschedulingPodGroup, Topology, UpstreamPodGroup, of_coscheduling, of_upstream
 from berth.api.resources import QuantityError, milli_value, value
 from berth.api.selectors import compile_label_selector, compile_node_selector
 from berth.bus.interface import StoredMessage
@@ -44,6 +45,8 @@ from berth.errors import DecodeError
 from berth.extenders.wire import ExtenderError, FilterAnswer, binding_answer, filter_answer, priorities
 from berth.framework.cycle import rank
 from berth.framework.profile import Profile
+from berth.groups.planner import plan_at_once
+from berth.groups.question import GroupQuestion
 from berth.kube import kubeconfig as kubeconfigs
 from berth.kube.errors import KubeconfigError
 from berth.kube.http1 import Answer, AnswerReader, BadAnswerError
@@ -64,11 +67,15 @@ from berth.messages.attempts import (
     decode_watermark,
     encode,
 )
+from berth.messages.bundles import bundled
+from berth.messages.groupattempts import GroupPending, GroupRanked, decode_group, within_bounds
+from berth.messages.groups import Alternate, ClassPlan, GroupPlan, PlannedMember
 from berth.messages.livedata import Bandwidth, LiveSource, decode_bandwidth, decode_fact
 from berth.messages.queue import WaitingPod
 from berth.messages.subjects import Attempt, PodSubject, Term, Uid, parse_key, unescape
 from berth.profiles.configuration import profiles_of, read_configuration
 from berth.profiles.installed import known_plugins
+from berth.ranking.view import View
 from berth.safetext import in_json, lines, one_line, without_passwords
 from berth.settings.readers import Secret
 from berth_cli.console.guard import Guard, trusted_proxy
@@ -91,7 +98,9 @@ from berth_metrics_collector.samples import (
     scrape_intervals,
     values_by_device,
 )
+from berth_scorer.core import rank_of
 from harness.builders.devices import device
+from harness.builders.groups import a_group, members
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 POD = {
@@ -130,6 +139,19 @@ POD = {
         "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}],
     },
     "status": {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False"}]},
+}
+POD_GROUP = {
+    "metadata": {"name": "gang", "namespace": "default", "uid": "u", "annotations": {"berth/topology": "zone"}},
+    "spec": {"minMember": 3, "minResources": {"cpu": "1"}, "scheduleTimeoutSeconds": 60},
+}
+UPSTREAM_POD_GROUP = {
+    "metadata": {"name": "gang", "namespace": "default", "uid": "u"},
+    "spec": {
+        "schedulingPolicy": {"gang": {"minCount": 3}},
+        "schedulingConstraints": {"topology": [{"key": "zone"}]},
+        "disruptionMode": "PodGroup",
+        "priority": 1,
+    },
 }
 NODE = {
     "metadata": {"name": "n1", "labels": {"zone": "a", "n": "7"}, "annotations": {"berth/bandwidth": "1G"}},
@@ -204,8 +226,58 @@ def message(kind: type[Any]) -> Callable[[bytes], None]:
     return run
 
 
+def group_pending(data: bytes) -> None:
+    """What a scorer does with a group's message."""
+    read = decode_group(data, GroupPending)
+    rank_of(profile(), read)
+    snapshot = Snapshot()
+    snapshot.set_node(msgspec.json.decode(json(NODE), type=Node))
+    question = GroupQuestion(
+        group=read.group,
+        attempt=Attempt.parse(read.attempt),
+        members=read.bundle.pods(),
+        need=max(1, read.need),
+        bound=read.bound,
+    )
+    encode(read), plan_at_once(question, snapshot, profile())
+
+
+def group_ranked(data: bytes) -> None:
+    """What another scorer does with a group's plan."""
+    read = decode_group(data, GroupRanked)
+    view = View()
+    view.apply_ranked(data, 1, 0.0)
+    assert not view.undecodable
+    encode(within_bounds(read))
+
+
+def pod_group(data: bytes) -> None:
+    for decoder, form_of in _POD_GROUPS:
+        form = form_of(decode_json(decoder, data, "a PodGroup"))
+        form.is_ordinary({"cpu": 1000})
+        msgspec.json.encode(form)
+
+
+_POD_GROUPS: Final[Any] = (
+    (msgspec.json.Decoder(CoschedulingPodGroup), of_coscheduling),
+    (msgspec.json.Decoder(UpstreamPodGroup), of_upstream),
+)
 _node_decoder, _pod_decoder = ObjectDecoder(NODES), ObjectDecoder(PODS)
 _label_selector, _node_selector = msgspec.json.Decoder(LabelSelector), msgspec.json.Decoder(NodeSelector)
+_MEMBERS = members(3, "m", cpu="1")
+_OF_GROUP: Final[dict[str, Any]] = {
+    "attempt": "uid-gang.1.1",
+    "profile": "berth",
+    "group": a_group(min_resources={"cpu": 1000}, topology=Topology(key="zone"), priority=1),
+    "bundle": bundled(_MEMBERS, dict.fromkeys((pod.uid for pod in _MEMBERS), 1)),
+    "need": 3,
+}
+_PLAN = GroupPlan(
+    need=3,
+    nodes=["n1"],
+    members=[PlannedMember(pod.uid, 0, 0) for pod in _MEMBERS],
+    classes=[ClassPlan(members=3, placed=3, example="m000", alternates=[Alternate(0, 7, 1, 0.5, 2)])],
+)
 _ATTEMPT = Attempt(uid=Uid("u"), term=Term(1), n=1)
 _GUARD = Guard.of(
     "::", names=["console.example"], token=Secret("x" * 20), proxy=trusted_proxy("X-User", ["10.0.0.0/8"])
@@ -525,6 +597,9 @@ TARGETS: dict[str, Target] = {
     ),
     "pending": Target(message(Pending), [encode(Pending(attempt="u.1.1", profile="berth", pod=_POD))]),
     "ranked": Target(message(Ranked), [encode(Ranked(**REPORT, pod=_POD))]),
+    "group pending": Target(group_pending, [encode(GroupPending(**_OF_GROUP, bound=["b"]))]),
+    "group ranked": Target(group_ranked, [encode(GroupRanked(**_OF_GROUP, plan=_PLAN))]),
+    "pod group": Target(pod_group, [json(POD_GROUP), json(UPSTREAM_POD_GROUP)]),
     "decision": Target(
         message(Decision),
         [encode(Decision(**REPORT, epoch=1, outcome=Outcome.BOUND, namespace="default", pod="web", uid="u"))],

@@ -61,6 +61,8 @@ class SimulatedApiServer:
         self.refusing = 0.0
         """Share of the writes that get a 429, 500 or 503."""
         self.is_down = False
+        self.forbidden: set[tuple[str, str]] = set()
+        """Pods whose Binding a policy refuses, by namespace and name."""
         self.observers: list[Callable[[ApiRequest], None]] = []
         self.answered: list[Callable[[ApiRequest, Response], None]] = []
         self.on_sending: list[Callable[[SimulatedProcess, str, Route], None]] = []
@@ -98,6 +100,8 @@ class SimulatedApiServer:
                 return _ok(resources.find(kind, route.key).encoded(kind))
             case "POST" if route.subresource == "binding":
                 name = route.name or (request.body.get("metadata") or {}).get("name", "")
+                if (route.namespace, name) in self.forbidden:
+                    raise StatusError(422, "Invalid", f'a policy denies the Binding of "{name}"')
                 bindings.bind(resources, route.namespace, name, request.body)
                 return _ok(status.success(HTTPStatus.CREATED), HTTPStatus.CREATED)
             case "POST":

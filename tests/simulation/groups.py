@@ -47,6 +47,8 @@ WAVE_SECONDS: Final = 5.0
 """Bindings of one group that are sent within this time belong to one wave."""
 WHOLE_SECONDS: Final = 5.0
 """How long a group stays partly bound where nothing has failed."""
+REHEARSED_SECONDS: Final = 1.0
+"""Bindings of a group that was rehearsed before a policy came have been sent after this time."""
 SHARES: Final = (0.1, 0.4)
 """Of the groups: those whose PodGroup comes late, and those whose members come one after the other."""
 
@@ -60,6 +62,9 @@ class Gang:
     minimum: int
     zone: bool
     priority: str
+    goes_as_one: bool
+    leader: str
+    """Its first member, which may be larger."""
     members: list[str]
     remakes: bool
 
@@ -75,6 +80,8 @@ class GroupUsers:
         self._resources = world.api.resources
         self._gangs: list[Gang] = []
         self._pods = 0
+        self.forbidden: dict[GroupKey, float] = {}
+        """Fresh groups whose leader no Binding may bind, and since when."""
         world.api.store.table(PODS).listeners[self._on_pod] = None
 
     def _touch(self, gang: Gang, what: str) -> None:
@@ -96,6 +103,8 @@ class GroupUsers:
             minimum=size - (chance.random() < SHARES[1] and size > 2),
             zone=chance.random() < 0.25,
             priority=chance.choice(("", "", "", "middle")),
+            goes_as_one=chance.random() < 0.3,
+            leader=f"g{number}-0" if chance.random() < 0.3 else "",
             members=[f"g{number}-{member}" for member in range(size)],
             remakes=chance.random() < 0.7,
         )
@@ -106,6 +115,26 @@ class GroupUsers:
         between = chance.uniform(0.0, 2.0) if chance.random() < SHARES[1] else 0.0
         for place, name in enumerate(gang.members):
             self._later(self._make_member, gang, name, after=place * between)
+
+    def forbid_leader(self) -> None:
+        """For a while a policy denies the Binding of a fresh group's leader, which is in a class of its own."""
+        fresh = [gang for gang in self._gangs if gang.leader in gang.members and not self._is_begun(gang)]
+        if fresh:
+            gang = self._chance.choice(fresh)
+            self._touch(gang, "leader forbidden")
+            key = (gang.key.namespace, gang.leader)
+            self._world.api.forbidden.add(key)
+            self.forbidden[gang.key] = self._world.now
+            self._later(self._allow, gang, key, after=self._chance.uniform(3.0, 12.0))
+
+    def _allow(self, gang: Gang, key: tuple[str, str]) -> None:
+        self._world.api.forbidden.discard(key)
+        self.forbidden.pop(gang.key, None)
+        self._touch(gang, "leader allowed")
+
+    def _is_begun(self, gang: Gang) -> bool:
+        pods = map(self._pod, gang.members)
+        return any(stored is not None and stored.value["spec"].get("nodeName") for stored in pods)
 
     def _some_gang(self) -> Gang | None:
         return self._chance.choice(self._gangs) if self._gangs else None
@@ -195,8 +224,9 @@ class GroupUsers:
             labels[GROUP_LABEL] = gang.key.name
         else:
             spec["schedulingGroup"] = {"podGroupName": gang.key.name}
+        cpu = "1200m" if name == gang.leader else gang.cpu
         manifest = pod_manifest(
-            name, cpu=gang.cpu, memory="64Mi", labels=labels, scheduler="berth", priority_class=gang.priority, spec=spec
+            name, cpu=cpu, memory="64Mi", labels=labels, scheduler="berth", priority_class=gang.priority, spec=spec
         )
         job = {"apiVersion": "batch/v1", "kind": "Job", "name": gang.key.name, "uid": f"job-{gang.key.name}"}
         manifest["metadata"]["ownerReferences"] = [{**job, "controller": True}]
@@ -230,21 +260,19 @@ def _spec(gang: Gang) -> dict[str, Any]:
     if gang.key.dialect is Dialect.COSCHEDULING:
         return {"minMember": gang.minimum}
     topology = {"schedulingConstraints": {"topology": [{"key": ZONE}]}} if gang.zone else {}
-    return {"schedulingPolicy": {"gang": {"minCount": gang.minimum}}, **topology}
-
-
-ACTS: Final = (
-    "add_gang", "add_gang", "add_gang", "delete_member", "delete_member", "finish_member", "delete_gang",
-    "remake_group", "change_minimum",
-)  # fmt: skip
+    mode = {"disruptionMode": "PodGroup"} if gang.goes_as_one else {}
+    return {"schedulingPolicy": {"gang": {"minCount": gang.minimum}}, **topology, **mode}
 
 
 class GroupInvariants:
     """What must hold of groups."""
 
-    def __init__(self, world: World, last_act: Callable[[], float], schedulers: frozenset[str]) -> None:
+    def __init__(
+        self, world: World, users: GroupUsers, last_act: Callable[[], float], schedulers: frozenset[str]
+    ) -> None:
         """``last_act``: when somebody last did something, in the world's seconds."""
         self._world = world
+        self._users = users
         self._last_act = last_act
         self._schedulers = schedulers
         self._waves: dict[tuple[str, GroupKey], float] = {}
@@ -283,6 +311,9 @@ class GroupInvariants:
         if change.before is not None and change.before.value["spec"].get("nodeName"):
             return
         pod = decoded(change.after)
+        since = self._users.forbidden.get(group_of(pod)) if pod is not None else None
+        if since is not None and self._world.now - since > REHEARSED_SECONDS:
+            self._world.problem(f"{pod.key} is bound, and a policy denies the Binding of its group's leader")
         if self._world.is_calm and pod is not None and (key := group_of(pod)) is not None:
             self._world.in_world(self._check_whole, key, self._world.now, after=WHOLE_SECONDS)
 
@@ -325,21 +356,19 @@ class GroupInvariants:
             and not Members.of(self.pods_of(key), self._schedulers).need(group)
         )
 
-    def is_gated(self, pod: Pod) -> bool:
-        """Whether its group waits for its PodGroup or for members."""
-        key = group_of(pod)
-        if key is None:
-            return False
-        group, members = self.groups().get(key), Members.of(self.pods_of(key), self._schedulers)
-        return group is None or not (members.is_begun or members.are_enough(group))
-
     def placeable(self, truth: Truth, profile: Profile) -> dict[str, str]:
         """Groups that one scheduler would place now, and where: fresh ones, and the rest of begun ones."""
         found = {}
         for key, group in self.groups().items():
             members = Members.of(self.pods_of(key), self._schedulers)
             wanted = members.wanted(group)
-            if not wanted or not members.pending or group.is_terminating or group.problems:
+            if (
+                key in self._users.forbidden
+                or not wanted
+                or not members.pending
+                or group.is_terminating
+                or group.problems
+            ):
                 continue
             if not members.is_begun and not members.are_enough(group):
                 continue

@@ -25,7 +25,7 @@ from berth.framework.profile import Profile
 from berth.groups.planner import plan_at_once
 from berth.groups.question import GroupQuestion
 from berth.kube.http1 import Response
-from berth.messages.attempts import SCHEMA, Outcome, Reason
+from berth.messages.attempts import SCHEMA, Outcome, Preemption, Reason
 from berth.messages.groupattempts import GROUP_SCHEMA
 from berth_sim.apiserver.kinds import NODES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS
 from simulation.api import ApiRequest
@@ -310,6 +310,7 @@ class Invariants:
         profile, key = self.profile_of(question.members[0]), question.group.key
         members = {pod.uid for pod in question.members}
         victims = {uid for uid, (preemptor, _) in self._evictions.items() if preemptor in members}
+        victims |= self.messages.victims_for.get(question.group.uid, set())
         earlier = self._known(request, VISIBLE_SECONDS)
         if all(plan_at_once(question, each.snapshot, profile).is_found for each in (now, earlier)):
             self._world.problem(f"{victim.key} is evicted for group {key}, which fits")
@@ -476,7 +477,6 @@ class Invariants:
             for pod in self.unbound()
             if not self._is_reserved(pod)
             and not _is_large(pod.metadata.labels)
-            and not (self.groups is not None and self.groups.is_gated(pod))
             and not any(each.type == "PodScheduled" and each.status == "False" for each in pod.status.conditions or ())
         ]
 
@@ -587,6 +587,8 @@ class Messages:
         self.outcomes: dict[str, int] = {}
         self.last: dict[str, str] = {}
         """By uid, the outcome of the last Decision."""
+        self.victims_for: dict[str, set[str]] = {}
+        """By uid of a PodGroup, the pods whose eviction its last plan proposes."""
         self._kept_out_since: dict[str, float] = {}
         """By uid, since when each Decision says that only others' proposals keep the pod out."""
         self.devices: DeviceInvariants | None = None
@@ -608,6 +610,8 @@ class Messages:
             self._dead |= set() if self._world.is_served_to_hostile() else {".".join(subject.split(".")[2:])}
             return
         attempt, outcome = _attempt_in(data)
+        if ack.stream == RANKED:
+            self._note_victims(_read(data))
         if not ack.duplicate:
             self._attempts.add((ack.stream, attempt))
         known = self._stored_as.setdefault((ack.stream, headers.get(MESSAGE_ID, "")), attempt)
@@ -617,7 +621,6 @@ class Messages:
             self._world.note("bus", ack.stream, f"{subject} {attempt} {outcome}")
         if ack.stream == DECISIONS and not ack.duplicate:
             self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
-        if ack.stream == DECISIONS and not ack.duplicate:
             self._check_decision(subject, _read(data))
         if ack.stream == DECISIONS and outcome == "waiting":
             self.reserved[_order(attempt)[0]] = _read(data).node
@@ -625,6 +628,11 @@ class Messages:
             uid, order = _order(attempt)
             self.reserved.pop(uid, None)
             self._decided[uid] = max(order, self._decided.get(uid, (0, 0)))
+
+    def _note_victims(self, ranked: _Attempt) -> None:
+        if ranked.schema == GROUP_SCHEMA:
+            victims = ranked.preemption.victims if ranked.preemption is not None else []
+            self.victims_for[_order(ranked.attempt)[0]] = {victim.uid for victim in victims}
 
     def _on_forged(self, subject: str, data: bytes, headers: Mapping[str, str], ack: PubAck) -> None:
         """Notice what a hostile client says of pods and nodes, and who measures a node again."""
@@ -696,6 +704,7 @@ class _Attempt(msgspec.Struct):
     node: str = ""
     reason: str = ""
     repeat: int = 0
+    preemption: Preemption | None = None
 
 
 def _read(data: bytes) -> _Attempt:

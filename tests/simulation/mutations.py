@@ -21,6 +21,7 @@ from berth.framework import preemption as framework_preemption
 from berth.framework.events import Resource
 from berth.framework.plugincalls import ONE_TIME
 from berth.framework.status import SUCCESS
+from berth.groups import planner
 from berth.kube import claims as claims_of_kube
 from berth.kube import writes
 from berth.leader import checks, session
@@ -31,9 +32,10 @@ from berth.ranking import view
 from berth_binder import apicalls, core, takeover
 from berth_binder import cache as binder_cache
 from berth_binder.attempts import attempt as attempt_of_binder
+from berth_binder.attempts import groups as groups_of_binder
 from berth_binder.attempts import queue as queue_of_attempts
 from berth_binder.core import BinderCore
-from berth_binder.decisions import conflictcheck, preemption
+from berth_binder.decisions import conflictcheck, groupcheck, preemption
 from berth_binder.decisions.verdict import EvictionPlan, Verdict
 from berth_binder.effects import AheadMessages
 from berth_binder.events import Ack, PutOff
@@ -41,16 +43,18 @@ from berth_metrics_collector import samplestore
 from berth_metrics_collector.samplestore import SampleStore
 from berth_scorer import core as scorer_core
 from berth_scorer import events as scorer_events
-from berth_watcher import mirror, store
+from berth_watcher import grouping, mirror, store
 from berth_watcher.attempts import Attempts, InFlightWindow
+from berth_watcher.queue import groups as groups_of_watcher
 from berth_watcher.queue import requeue
+from berth_watcher.queue.groups import GroupGate, Way
 from berth_watcher.queue.requeue import Requeue
 from berth_watcher.queue.schedulingqueue import Place, QueuePlugins
 from berth_watcher.takeover import TakeoverState
 from harness.fakes.memory_bus import MemoryStore
 from simulation import faults
 from simulation.faults import CLAIMS_LATE, CLAIMS_LOST, STREAM_LOST
-from simulation.simulate import ANOTHER_SCHEDULER, ATTACKS, DEVICES, LARGE_OBJECTS, VOLUMES, Focus
+from simulation.simulate import ANOTHER_SCHEDULER, ATTACKS, DEVICES, GROUPS, LARGE_OBJECTS, VOLUMES, Focus
 
 Replacement = tuple[Any, str, Any]
 
@@ -752,6 +756,86 @@ CHOICES: Final = replace(
     graces=(0,),
 )
 """Important pods, whose evictions cost more or less on this node or that."""
+# --- groups
+
+
+def _members_go_alone() -> list[Replacement]:
+    return [
+        (grouping.Grouping, "_gate", lambda *_: GroupGate(Way.ONE_BY_ONE)),
+        (core, "refuses_single", lambda *_: False),
+    ]
+
+
+def _some_members_are_enough() -> list[Replacement]:
+    return [
+        (groupcheck._Examining, "is_enough", property(lambda self: bool(self.nodes))),
+        (groups_of_binder.GroupBinding, "_check_again", lambda *_: None),
+    ]
+
+
+def _plan_of_a_part() -> list[Replacement]:
+    """The plan is made, and what has no place is left out."""
+    succeed = planner.Planner._search
+
+    def search(self: Any, domains: Any) -> Any:
+        self._question = replace(self._question, need=1)
+        yield from succeed(self, domains)
+
+    return [(planner.Planner, "_search", search)]
+
+
+def _groups_hold_their_room() -> list[Replacement]:
+    """A group that cannot be bound keeps what it has assumed until it can be."""
+
+    def fail(self: Any, group: Any, verdict: Any) -> Any:
+        group.verdict, group.phase = verdict, groups_of_binder.GroupPhase.UNDOING
+        group.todo.clear()
+        group.members.clear()
+        return self._finish(group)
+
+    return [(groups_of_binder.GroupBinding, "_fail", fail)]
+
+
+def _changed_members_count() -> list[Replacement]:
+    return [(groupcheck.GroupCheck, "_is_as_planned", lambda *_: True)]
+
+
+def _new_members_wake_nobody() -> list[Replacement]:
+    def observe(self: Any, uid: str, pod: Any) -> None:
+        now = self._clock.now
+        if pod is None:
+            self._groups.remove_pod(uid, now)
+        else:
+            self._groups.observe_pod(pod, now)
+
+    return [(grouping.Grouping, "observe_pod", observe)]
+
+
+def _pod_groups_wake_nobody() -> list[Replacement]:
+    return [(grouping.Grouping, "observe_group", lambda self, form: self._groups.observe_group(form) and None)]
+
+
+def _begun_groups_wait_for_their_minimum() -> list[Replacement]:
+    return [(groups_of_watcher, "BEGUN_SECONDS", 1e9)]
+
+
+def _plans_are_no_proposals() -> list[Replacement]:
+    return [(view.Proposals, "ranked_group", lambda *_: [])]
+
+
+def _plans_stay_proposals() -> list[Replacement]:
+    return [(view.Proposals, "_apply_to_members", lambda *_: None)]
+
+
+def _no_rehearsal() -> list[Replacement]:
+    return [(groups_of_binder.GroupBinding, "_rehearsed_members", lambda *_: [])]
+
+
+RACES: Final = replace(GROUPS, gangs=(4, 6), nodes=(2, 3), scorers=(4, 8), fault_counts=(0,), window_floors=(64,))
+"""Several groups that want the same nodes, planned by scorers that do not know of each other yet."""
+LEADERS: Final = replace(GROUPS, gangs=(3, 5), things=("add_gang", "forbid_leader"), acts=(6, 10))
+GROUPS_WITHOUT_FAULTS: Final = replace(GROUPS, fault_counts=(0,))
+
 SATURATED: Final = replace(ATTACKS, faults=("hostile collector",), deeds=("saturate",), variants=("live",))
 KUBELETS: Final = replace(ATTACKS, faults=("hostile kubelet",), variants=("one",), kinds=("plain",), empties=1)
 TENANTS: Final = replace(ATTACKS, faults=("hostile tenant",), variants=("one",), empties=1)
@@ -1165,6 +1249,74 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         seeds=500,
         replace=_claims_not_freed,
         focus=MANY_DEVICES,
+    ),
+    "members-go-alone": Mutation(
+        rule="members of a group are published and bound together (ADR 72)",
+        seeds=40,
+        replace=_members_go_alone,
+        focus=GROUPS,
+        is_quick=True,
+    ),
+    "some-members-are-enough": Mutation(
+        rule="all that a group needs is assumed, or nothing (5.21)",
+        seeds=200,
+        replace=_some_members_are_enough,
+        focus=RACES,
+    ),
+    "plan-of-a-part": Mutation(
+        rule="a plan has a place for all that is needed (ADR 72)",
+        seeds=200,
+        replace=_plan_of_a_part,
+        focus=GROUPS_WITHOUT_FAULTS,
+    ),
+    "no-rehearsal": Mutation(
+        rule="a Binding of each class is rehearsed before the first one is sent (5.22)",
+        seeds=200,
+        replace=_no_rehearsal,
+        focus=LEADERS,
+    ),
+    "groups-hold-their-room": Mutation(
+        rule="what a group has assumed ends with its attempt (5.21)",
+        seeds=200,
+        replace=_groups_hold_their_room,
+        focus=GROUPS,
+    ),
+    "changed-members-count": Mutation(
+        rule="a member is bound as it was planned (5.20)",
+        seeds=300,
+        replace=_changed_members_count,
+        focus=GROUPS,
+    ),
+    "new-members-wake-nobody": Mutation(
+        rule="a group is tried again when its members change (ADR 72)",
+        seeds=40,
+        replace=_new_members_wake_nobody,
+        focus=GROUPS_WITHOUT_FAULTS,
+        is_quick=True,
+    ),
+    "pod-groups-wake-nobody": Mutation(
+        rule="a group is tried again when its PodGroup changes (ADR 72)",
+        seeds=100,
+        replace=_pod_groups_wake_nobody,
+        focus=GROUPS_WITHOUT_FAULTS,
+    ),
+    "begun-groups-wait": Mutation(
+        rule="a begun group goes on with the members that exist (ADR 72)",
+        seeds=300,
+        replace=_begun_groups_wait_for_their_minimum,
+        focus=GROUPS_WITHOUT_FAULTS,
+    ),
+    "plans-are-no-proposals": Mutation(
+        rule="members of a planned group count as proposals (4.8)",
+        seeds=300,
+        replace=_plans_are_no_proposals,
+        focus=GROUPS_WITHOUT_FAULTS,
+    ),
+    "plans-stay-proposals": Mutation(
+        rule="a group's Decision ends the proposals of its members (4.8)",
+        seeds=300,
+        replace=_plans_stay_proposals,
+        focus=GROUPS_WITHOUT_FAULTS,
     ),
 }
 

@@ -159,7 +159,8 @@ GROUPS: Final = replace(
     kinds=("plain", "plain", "selector", "tolerant", "gated"),
     things=(
         *("add_gang",) * 4, "delete_member", "delete_member", "finish_member", "delete_gang", "remake_group",
-        "change_minimum", "add_pod", "delete_pod", "change_node", "add_node", "remove_node",
+        "change_minimum", "forbid_leader", "forbid_leader", "add_pod", "delete_pod", "change_node", "add_node",
+        "remove_node",
     ),
     acts=(0, 3, 6, 10),
     pods=(0, 3),
@@ -396,7 +397,7 @@ class Script:
         if devices is not None:
             self.invariants.devices = self.invariants.messages.devices = DeviceInvariants(world, devices)
         if groups is not None:
-            self.invariants.groups = GroupInvariants(world, lambda: self.users.last_act, frozenset(schedulers))
+            self.invariants.groups = GroupInvariants(world, groups, lambda: self.users.last_act, frozenset(schedulers))
         self.rules = Rules(world)
         self.outcomes = self.invariants.messages.outcomes
         self.planned = 0

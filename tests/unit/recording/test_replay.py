@@ -14,6 +14,7 @@ from berth.api.config.presets import DEFAULT
 from berth.api.config.types import API_VERSION, KIND
 from berth.framework.profile import Profile
 from berth.messages.attempts import Outcome, Ranked, Received, decode, encode
+from berth.messages.groupattempts import GroupRanked, decode_group
 from berth.profiles.configuration import profiles_of
 from berth.profiles.installed import known_plugins
 from berth_cli.recording.differences import differences
@@ -22,6 +23,7 @@ from berth_cli.recording.replay import Replay, ReplayCounts, Replayed
 from harness.builders.profiles import default_profile
 from harness.plugins.long_runs import often
 from harness.worlds.recorded_claims import RecordedClaims
+from harness.worlds.recorded_groups import RecordedGroups
 from harness.worlds.recorded_world import RecordedWorld
 
 STEPS = 300
@@ -94,6 +96,34 @@ def test_rankings_with_devices_are_equal(seed: int, lag: float):
     assert (found.different, found.left_out) == (0, Counter())
     assert world.bound > 10
     assert sum(bool(message.devices) for message in rankings(world)) > 20
+
+
+@pytest.mark.parametrize(("seed", "lag"), HISTORIES)
+def test_plans_of_groups_are_equal_also_those_during_which_their_scorer_went_on(seed: int, lag: float):
+    world = RecordedGroups(seed, scorers=1 + seed % 3, lag=lag)
+    world.run(STEPS)
+    found = replayed(world)
+    assert [one.differences for one in found if one.differences or one.left_out] == []
+    assert len(found) == len(world.recording.of("RANKED"))
+    groups = [one.again for one in found if isinstance(one.again, GroupRanked)]
+    assert len(groups) > 10
+    assert any(each.plan.is_found for each in groups)
+    assert world.interrupted > 1
+
+
+def test_another_plan_is_a_difference():
+    world = RecordedGroups(1, scorers=1)
+    world.run(STEPS)
+    there = world.recording.messages["RANKED"]
+    index = next(index for index, record in enumerate(there) if b'"schema":2' in (record.payload or b""))
+    message = decode_group(there[index].payload or b"", GroupRanked)
+    plan = msgspec.structs.replace(message.plan, nodes=["elsewhere"] * len(message.plan.nodes), steps=99)
+    data = encode(msgspec.structs.replace(message, plan=plan))
+    there[index] = recorded("RANKED", there[index].sequence, there[index].time, there[index].subject, data)
+    found = replayed(world)[index]
+    assert found.ranking.name == f"default/{message.group.name}"
+    assert found.differences[0].startswith(f"member {message.plan.members[0].uid}: recorded elsewhere, again n")
+    assert found.differences[-1] == f"steps: recorded 99, again {message.plan.steps}"
 
 
 def test_other_devices_are_a_difference():

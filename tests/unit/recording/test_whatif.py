@@ -32,6 +32,7 @@ from harness.builders.profiles import default_profile, packing_profiles
 from harness.builders.volumes import a_claim, a_class, pod_with_claims
 from harness.plugins.long_runs import often
 from harness.worlds.recorded_claims import RecordedClaims
+from harness.worlds.recorded_groups import RecordedGroups
 from harness.worlds.recorded_world import START, RecordedWorld
 
 SAME: Mapping[str, Profile] = {"berth": default_profile()}
@@ -248,3 +249,15 @@ def test_outcomes_are_the_last_decision_of_a_pod(world: RecordedWorld):
     assert history.bound[uid] == decode(world.recording.of("RANKED")[0].payload or b"", Ranked).candidates[0].node
     assert Outcome.BOUND in world.recording.of("DECISIONS")[0].payload.decode()
     assert history.asked[0].at <= world.now - timedelta(milliseconds=10)
+
+
+def test_pods_of_groups_stay_where_they_were_recorded_and_others_see_them_there():
+    world = RecordedGroups(2, scorers=1, lag=0.0, ever_away=False, nodes=20)
+    world.run(200)
+    run = OtherRun(world.recording, packing_profiles(), History(world.recording))
+    run.through()
+    members = {uid: pod for uid, pod in world._placed.items() if pod.metadata.name.startswith("gang")}
+    assert len(members) > 5
+    assert {run.snapshot.node_of(uid) for uid in members} != {None}
+    assert all(run.snapshot.node_of(uid) == pod.spec.node_name for uid, pod in members.items())
+    assert not any(each.pod.startswith("default/gang") for each in run.compared() if each.recorded.fate is Fate.WAITS)

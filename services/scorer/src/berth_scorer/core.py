@@ -218,6 +218,7 @@ class ScorerCore:
             config=ranker.config,
             identity=ranker.identity,
             clock=lambda: stopwatch() + self._offset,
+            last_ranked=lambda: self._last_ranked,
         )
         self._stopwatch = stopwatch
         self._spanning = spanning
@@ -245,6 +246,7 @@ class ScorerCore:
         self._beat_at = 0.0
         self._is_closed = False
         self.rankings = 0
+        self._last_ranked = ""  # its attempt
 
     @property
     def held(self) -> int:
@@ -573,6 +575,7 @@ class ScorerCore:
         self, held: PendingDelivery, message: Ranked | GroupRanked, headers: Mapping[str, str]
     ) -> PublishRanked:
         self._publishing[held.sequence] = held
+        self._last_ranked = message.attempt
         timed = msgspec.structs.replace(message, asked_at=held.delivery.time)
         return PublishRanked(held=held, message=timed, headers=headers)
 

@@ -165,7 +165,7 @@ class Grouping:
     def broken(self, uid: str) -> QueuedGroup | None:
         """The begun group of a bound pod that leaves its node, if it has fewer than its minimum without the pod."""
         group = self._groups.of(uid)
-        if group is None or group.group is None or not group.is_begun:
+        if group is None or group.group is None or not group.is_begun or group.group.is_ordinary(_NOTHING):
             return None
         if self._clock.now >= group.broken_until:
             others = Members.of((pod for pod in group.pods.values() if pod.uid != uid), self._profiles)

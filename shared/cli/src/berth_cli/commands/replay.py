@@ -256,7 +256,7 @@ def _result(counts: ReplayCounts) -> str:
 def _whose(one: Replayed) -> str:
     message = one.ranking.message
     attempt = Attempt.parse(message.attempt).n
-    return f"{message.pod.key} attempt {attempt} at {clock(one.ranking.at)} by {short_identity(message.scorer)}"
+    return f"{one.ranking.name} attempt {attempt} at {clock(one.ranking.at)} by {short_identity(message.scorer)}"
 
 
 def _replay_json(
@@ -283,7 +283,7 @@ def _replay_json(
 def _replayed_json(one: Replayed) -> dict[str, object]:
     message = one.ranking.message
     return {
-        "pod": message.pod.key,
+        "pod": one.ranking.name,
         "attempt": message.attempt,
         "ranked_at": one.ranking.at,
         "scorer": message.scorer,
@@ -308,7 +308,7 @@ def _print_pod(opened: _Opened, name: PodName, output: OutputFormat) -> bool:
             print_rich(plain(headline), *map(indented, others))
         return True
     explained = decisions.last(name)
-    made = [one for one in opened.replay().run() if one.ranking.message.pod.key == str(name)]
+    made = [one for one in opened.replay().run() if one.ranking.name == str(name)]
     if output.is_document:
         rankings = [_replayed_json(one) for one in made]
         waits = {} if waited is None else {"waited": waited.pod, "waited_at": waited.at}

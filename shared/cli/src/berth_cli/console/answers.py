@@ -137,7 +137,7 @@ def sentences_of(decided: ExplainedDecision) -> Iterator[str]:
 
 async def pod_trace_json(session: Session, name: PodName) -> Document:
     """The document of ``berth trace -o json``; an empty list without messages."""
-    return trace_json(name, with_recalled([message for message, _ in await stored_messages(session, name)]))
+    return trace_json(name, with_recalled([message for message, _ in await stored_messages(session, [name])]))
 
 
 async def pod_queue_json(advisory: Advisory, name: PodName) -> Document:

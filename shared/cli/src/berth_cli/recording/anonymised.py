@@ -33,6 +33,7 @@ from berth.messages.attempts import (
     Message,
     Pending,
     Ranked,
+    UnknownSchemaError,
     decode,
     decode_entry,
     decode_watermark,
@@ -40,6 +41,7 @@ from berth.messages.attempts import (
     encode_entry,
     encode_watermark,
 )
+from berth.messages.groupattempts import GroupPending, GroupRanked, decode_group
 from berth.messages.livedata import decode_bandwidth, encode_bandwidth
 from berth.messages.subjects import PodSubject, key, parse_key
 from berth.plugins.registry import BUILT_IN
@@ -120,7 +122,7 @@ class Anonymiser:
             return None
         try:
             if record.source in _STREAMS:
-                return encode(self._struct(decode(payload, _STREAMS[record.source])))
+                return encode(self._struct(_decoded(record.source, payload)))
             if record.source == CLUSTER:
                 return self._mirrored(parse_key(record.subject)[0], payload)
             return encode_bandwidth(decode_bandwidth(payload)) if record.source == BANDWIDTH else _EMPTY
@@ -150,8 +152,8 @@ class Anonymiser:
             return value if isinstance(value, Enum) else self._texts.get(field, self._mask.name)(value)
         if isinstance(value, msgspec.Struct):
             return self._struct(value)
-        if isinstance(value, list):
-            return [self._masked(each, field) for each in value]
+        if isinstance(value, list | tuple):
+            return type(value)(self._masked(each, field) for each in value)
         if isinstance(value, dict):
             return {self._mask.name(each): self._under(each, given, field) for each, given in value.items()}
         return value
@@ -246,14 +248,22 @@ def _plugin_names(document: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def _decoded(source: Source, payload: bytes) -> Message:
+    """The message, of a pod or a group. Raises DecodeError."""
+    try:
+        return decode(payload, _STREAMS[source])
+    except UnknownSchemaError:
+        return decode_group(payload, GroupPending) if source == PENDING else decode_group(payload, GroupRanked)
+
+
 def _by_field(mask: Mask) -> Mapping[str, Callable[[str], str]]:
     """How the texts of a field are masked; unlisted fields hold names."""
     kinds: Mapping[Callable[[str], str], str] = {
-        mask.attempt: "attempt",
-        mask.value: "labels match_labels node_selector selector values value",
-        mask.text: "message reason error details queue stage",
+        mask.attempt: "attempt of_group begun_after",
+        mask.value: "labels match_labels node_selector selector values value domain",
+        mask.text: "message reason error details queue stage note problems",
         mask.time: "creation_timestamp deletion_timestamp start_time last_transition_time bound_at disrupted_pods "
-        "allocation_timestamp",
+        "allocation_timestamp created",
         mask.quantity: "requests limits overhead allocatable capacity maximum_volume_size consumed_capacity",
         mask.expression: "expression",
         mask.literal: "string_value version_value",

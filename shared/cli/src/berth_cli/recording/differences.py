@@ -7,6 +7,8 @@ from itertools import zip_longest
 from typing import Final
 
 from berth.messages.attempts import Candidate, Preemption, Ranked
+from berth.messages.groupattempts import GroupRanked
+from berth.messages.groups import GroupPlan
 from berth_cli.recording.mask import without_names
 
 _NAMED: Final = 3  # candidates that a difference names
@@ -36,6 +38,34 @@ def differences(recorded: Ranked, again: Ranked, *, masked: bool = False) -> Ite
     yield from _difference("preemption", _evictions(recorded.preemption), _evictions(again.preemption))
     if not is_cut:
         yield from _difference("devices", _devices(recorded, masked=masked), _devices(again, masked=masked))
+
+
+def plan_differences(recorded: GroupRanked, again: GroupRanked, *, masked: bool = False) -> Iterator[str]:
+    """The same of a group's plan."""
+    comparable: Callable[[str], object] = without_names if masked else str
+    plan, other = recorded.plan, again.plan
+    nodes, others = _nodes_of(plan), _nodes_of(other)
+    if len(nodes) != len(others):
+        yield f"members with a place: recorded {len(nodes)}, again {len(others)}"
+    elif not masked:
+        moved = [uid for uid, node in nodes.items() if others.get(uid) != node]
+        for uid in moved[:_NAMED]:
+            yield f"member {uid}: recorded {nodes[uid]}, again {others.get(uid, 'no node')}"
+        yield from _difference("domain", plan.domain, other.domain)
+    for name in ("message", "note"):
+        if comparable(getattr(plan, name)) != comparable(getattr(other, name)):
+            yield from _difference(name, getattr(plan, name), getattr(other, name))
+    if bool(plan.error) != bool(other.error) if masked else plan.error != other.error:
+        yield from _difference("error", plan.error, other.error)
+    for name in ("is_impossible", "orders", "steps"):
+        yield from _difference(name, getattr(plan, name), getattr(other, name))
+    yield from _difference("preemption", _evictions(recorded.preemption), _evictions(again.preemption))
+    for name in ("proposals_counted", "behind"):
+        yield from _difference(name, getattr(recorded, name), getattr(again, name))
+
+
+def _nodes_of(plan: GroupPlan) -> dict[str, str]:
+    return {member.uid: plan.nodes[member.node] for member in plan.members}
 
 
 def _is_cut(recorded: Ranked, again: Ranked) -> bool:

@@ -198,8 +198,9 @@ available awaiting backoff because been before being belongs berth best better b
 candidates cannot capacity change changed changes claim claims class collector condition conditions conflict
 conflicting constraint constraints converting could count create deleted didn disks doesn domain driver enough error
 estimated eviction exceed exceeds exception existing expected extender extenders failed feasible filter fit flight for
-found free from gated get given got had has have held help helpful hint how immediate in inactive incoming
-insufficient into it its itself kept known lacks last lately left less limit longer lower many match matched matches
+found free from gated get given got group grouped groups had has have held help helpful hint how immediate in inactive
+incoming insufficient into it its itself kept known lacks last lately left less limit longer lower many match matched
+matches
 matching max maximum meet mirror missing more must named nearer needs newer next no node nominated none normal nothing
 now number numbers object of old on one only or other others persistentvolume persistentvolumeclaim
 persistentvolumeclaims placed please plugin ports possible preempted preemption proposals proposed ranked ranking

@@ -33,14 +33,17 @@ from berth.messages.attempts import (
     Outcome,
     Positions,
     Ranked,
+    UnknownSchemaError,
     attempt_of,
     decode,
 )
+from berth.messages.groupattempts import GROUP_SCHEMA, GroupRanked, decode_group
 from berth.messages.livedata import LiveSource
 from berth.messages.subjects import Attempt, parse_key
+from berth.ranking.groupranker import GroupRanker
 from berth.ranking.ranker import Ranker
 from berth.ranking.view import LIFETIME, View
-from berth_cli.recording.differences import differences
+from berth_cli.recording.differences import differences, plan_differences
 from berth_cli.recording.file import Recorded, Recording, Source
 
 _NOT_READ: Final = Positions(cluster=2**53)  # positions that no view reaches
@@ -52,13 +55,20 @@ _TOLERANCE: Final = timedelta(seconds=2)
 class RecordedRanking:
     """A RANKED message, its sequence in the stream, and the time at which NATS stored it."""
 
-    message: Ranked
+    message: Ranked | GroupRanked
     sequence: int
     at: datetime
 
     @property
+    def name(self) -> str:
+        """The namespace and name of the pod, or of the group."""
+        return str(self.message.group.key) if isinstance(self.message, GroupRanked) else self.message.pod.key
+
+    @property
     def was_ranked(self) -> bool:
         """Whether a cycle ranked the pod; without one the answer is an error without nodes."""
+        if isinstance(self.message, GroupRanked):
+            return not self.message.plan.error or self.message.plan.steps > 0
         return not self.message.error or self.message.nodes is not None or self.message.evaluated > 0
 
 
@@ -70,7 +80,7 @@ class Replayed:
     """
 
     ranking: RecordedRanking
-    again: Ranked | None = None
+    again: Ranked | GroupRanked | None = None
     differences: tuple[str, ...] = ()
     left_out: str = ""
 
@@ -104,7 +114,13 @@ class Replay:
         self._profiles = profiles
         self._lifetime = lifetime
         self._ranker = Ranker(profiles=profiles, config=recording.header.config, identity="", best=best, explained=256)
+        self._group_ranker = GroupRanker(
+            profiles=profiles, config=recording.header.config, identity="", clock=lambda: 0.0
+        )
         self._views: dict[str, ScorersView] = {}
+        # Plans of groups by the ranking of the same scorer after which they began, and those that were made then.
+        self._begun: dict[tuple[str, str], list[RecordedRanking]] = {}
+        self._made: dict[int, Replayed] = {}
         # By scorer, the number of nodes it named when more were feasible: its maximum.
         self._named: dict[str, set[int]] = {}
         self._gaps = RecordingGaps(recording, 2 * lifetime)
@@ -117,16 +133,28 @@ class Replay:
 
     def make_again(self, ranking: RecordedRanking) -> Replayed:
         """Repeat the next ranking of its scorer; afterwards it counts in that scorer's view."""
-        scorer = self.view_of(ranking.message.scorer)
-        scorer.advance(ranking)
-        left_out = self._why_left_out(ranking)
-        if left_out:
-            scorer.count(ranking)
-            return Replayed(ranking=ranking, left_out=left_out)
-        again = self._rank(ranking.message, scorer.view)
+        message = ranking.message
+        scorer = self.view_of(message.scorer)
+        made = self._made.pop(ranking.sequence, None) or self._make(ranking, scorer)
         scorer.count(ranking)
-        found = differences(ranking.message, again, masked=self._header.anonymised)
-        return Replayed(ranking=ranking, again=again, differences=tuple(found))
+        # While a plan was made, its scorer went on: it saw the cluster as it was at its begin.
+        for planned in self._begun.pop((message.scorer, message.attempt), ()):
+            self._made[planned.sequence] = self._make(planned, scorer)
+        return made
+
+    def _make(self, ranking: RecordedRanking, scorer: ScorersView) -> Replayed:
+        scorer.advance(ranking)
+        if left_out := self._why_left_out(ranking):
+            return Replayed(ranking=ranking, left_out=left_out)
+        message, masked = ranking.message, self._header.anonymised
+        if isinstance(message, GroupRanked):
+            planned = self._plan(message, scorer.view)
+            for member in message.bundle.members:  # the plan counts from its end on
+                scorer.view.proposals.withdraw(member.uid)
+            found = tuple(plan_differences(message, planned, masked=masked))
+            return Replayed(ranking=ranking, again=planned, differences=found)
+        again = self._rank(message, scorer.view)
+        return Replayed(ranking=ranking, again=again, differences=tuple(differences(message, again, masked=masked)))
 
     def view_of(self, scorer: str) -> ScorersView:
         """The view of a scorer at its last repeated ranking."""
@@ -137,14 +165,16 @@ class Replay:
     def _read(self, records: Sequence[Recorded]) -> None:
         for record in records:
             try:
-                message = decode(record.payload or b"", Ranked)
-                attempt_of(message)
+                message = _ranking_in(record)
             except DecodeError:
                 self.unreadable += 1
-            else:
-                self.rankings.append(RecordedRanking(message=message, sequence=record.sequence, at=record.time))
-                if message.feasible > len(message.candidates) > 0:
-                    self._named.setdefault(message.scorer, set()).add(len(message.candidates))
+                continue
+            ranking = RecordedRanking(message=message, sequence=record.sequence, at=record.time)
+            self.rankings.append(ranking)
+            if isinstance(message, GroupRanked):
+                self._begun.setdefault((message.scorer, message.begun_after), []).append(ranking)
+            elif message.feasible > len(message.candidates) > 0:
+                self._named.setdefault(message.scorer, set()).add(len(message.candidates))
 
     def _rank(self, message: Ranked, view: View) -> Ranked:
         # A rejection on a view that was behind stays marked as such.
@@ -154,6 +184,16 @@ class Replay:
             ranker = replace(ranker, best=most, small=0)
         with recorded_ties(message, view.snapshot) if self._header.anonymised else nullcontext():
             return ranker.answer(pending, view, 0.0)
+
+    def _plan(self, message: GroupRanked, view: View) -> GroupRanked:
+        pending = message.pending(after=_NOT_READ if message.behind else Positions())
+        answering = self._group_ranker.answer(pending, view)
+        while True:
+            try:
+                next(answering)
+            except StopIteration as end:
+                planned: GroupRanked = end.value
+                return planned
 
     def _most_named(self, message: Ranked) -> int | None:
         """The scorer's ``numbers.best`` at that time, as far as the recording shows."""
@@ -171,12 +211,15 @@ class Replay:
             return f"ranked under another configuration ({message.config:.12})"
         return self._why_not_recorded(message, profile) or self._gaps.why_unknown(ranking)
 
-    def _why_not_recorded(self, message: Ranked, profile: Profile) -> str:
+    def _why_not_recorded(self, message: Ranked | GroupRanked, profile: Profile) -> str:
         """A dependency of the ranking that recordings never contain, or ""."""
-        if any(extender.is_asked and is_interested(extender, message.pod) for extender in profile.extenders):
+        pods = message.bundle.pods() if isinstance(message, GroupRanked) else [message.pod]
+        if any(extender.is_asked and is_interested(extender, pod) for extender in profile.extenders for pod in pods):
             return "extenders were asked, whose answers are not on the bus"
         if self._header.anonymised and any(source.bucket == FACTS for source in profile.live_sources):
             return "facts, of any shape, are not in an anonymised recording"
+        if isinstance(message, GroupRanked):
+            return ""
         if message.evaluated < (message.nodes or 0) and not message.nominated_first:
             return "percentageOfNodesToScore: which nodes were searched depends on the scorer's earlier pods"
         return ""
@@ -236,7 +279,7 @@ def _proposed_before(recording: Recording) -> Iterator[tuple[str, tuple[int, dat
 
     By uid: the position from which the mirror shows its end, and the time of its Decision.
     """
-    ranked = {uid for record in recording.of(RANKED) if (uid := _uid_in(record))}
+    ranked = {uid for record in recording.of(RANKED) for uid in _uids_in(record)}
     first_mirrored: dict[str, int] = {}
     for record in recording.of(CLUSTER):
         kind, name = _kind_and_name(record.subject)
@@ -267,16 +310,33 @@ def _missed(recording: Recording) -> Iterator[datetime]:
 
 class _Attempted(msgspec.Struct):
     attempt: str
+    schema: int = 0
 
 
 _attempted: Final = msgspec.json.Decoder(_Attempted)
 
 
-def _uid_in(record: Recorded) -> str:
+def _uids_in(record: Recorded) -> list[str]:
+    """The pod of a ranking, or the members of a group."""
+    data = record.payload or b""
     try:
-        return Attempt.parse(_attempted.decode(record.payload or b"").attempt).uid
+        attempted = _attempted.decode(data)
+        if attempted.schema == GROUP_SCHEMA:
+            return [member.uid for member in decode_group(data, GroupRanked).bundle.members]
+        return [Attempt.parse(attempted.attempt).uid]
     except (DecodeError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return ""
+        return []
+
+
+def _ranking_in(record: Recorded) -> Ranked | GroupRanked:
+    """The ranking of a pod or a group. Raises DecodeError."""
+    data = record.payload or b""
+    try:
+        message = decode(data, Ranked)
+    except UnknownSchemaError:
+        return decode_group(data, GroupRanked)
+    attempt_of(message)
+    return message
 
 
 def _decision_in(record: Recorded) -> DecisionSummary | None:
@@ -360,8 +420,14 @@ class ScorersView:
             self._count(ranking)
 
     def _count(self, ranking: RecordedRanking) -> None:
-        self._expire_before(Attempt.parse(ranking.message.attempt).uid, ranking.at, is_proposed=True)
-        self.view.proposals.ranked(ranking.message, 0.0)
+        message = ranking.message
+        if isinstance(message, GroupRanked):
+            for member in message.bundle.members:
+                self._expire_before(member.uid, ranking.at, is_proposed=True)
+            self.view.proposals.ranked_group(message, 0.0)
+            return
+        self._expire_before(Attempt.parse(message.attempt).uid, ranking.at, is_proposed=True)
+        self.view.proposals.ranked(message, 0.0)
 
     def _expire_before(self, uid: str, at: datetime, *, is_proposed: bool) -> None:
         # An expired proposal that is old enough by now expired before this message about its pod.

@@ -61,7 +61,8 @@ class GroupMessage(Message, frozen=True, kw_only=True):
     """What PENDING and RANKED of a group share.
 
     ``attempt`` is the group's, by the PodGroup's uid; members have their own in ``bundle``. ``need``: how many must be
-    placed together. ``failures``: the group's attempts in a row that ended in back-off.
+    placed together. ``bound``: uids of bound members. ``failures``: the group's attempts in a row that ended in
+    back-off.
     """
 
     schema: int = msgspec.field(default_factory=_schema)
@@ -70,6 +71,7 @@ class GroupMessage(Message, frozen=True, kw_only=True):
     group: PodGroup
     bundle: Bundle
     need: Count
+    bound: Annotated[list[Name], msgspec.Meta(max_length=MOST_MEMBERS)] = msgspec.field(default_factory=list)
     failures: Count = 0
 
     @property
@@ -80,9 +82,8 @@ class GroupMessage(Message, frozen=True, kw_only=True):
 
 
 class GroupPending(GroupMessage, frozen=True, kw_only=True):
-    """PENDING: plan this group. ``bound``: uids of bound members. Otherwise as of a pod."""
+    """PENDING: plan this group; otherwise as of a pod."""
 
-    bound: Annotated[list[Name], msgspec.Meta(max_length=MOST_MEMBERS)] = msgspec.field(default_factory=list)
     after: Positions = Positions()
     error: Text = ""
     suspect: bool = False
@@ -91,6 +92,7 @@ class GroupPending(GroupMessage, frozen=True, kw_only=True):
 class GroupRanked(GroupMessage, frozen=True, kw_only=True):
     """RANKED: the plan, or why there is none. ``seconds``: what it took, which sets the group's back-off.
 
+    ``positions`` and ``received`` are those of the plan's begin, right after the scorer's ranking ``begun_after``.
     ``preemption``, without a plan: the pods whose eviction makes room for ``need`` members; without victims, what is
     terminating makes enough. ``behind`` and ``proposals_counted`` as of a pod.
     """
@@ -101,10 +103,16 @@ class GroupRanked(GroupMessage, frozen=True, kw_only=True):
     asked_at: Time | None = None
     positions: Positions = Positions()
     received: Received = Received()
+    begun_after: AttemptText = ""
     view_age_seconds: float | None = None
     seconds: PlanSeconds = 0
     behind: bool = False
     proposals_counted: bool = False
+
+    def pending(self, after: Positions) -> GroupPending:
+        """The PENDING to plan the group again."""
+        names = (name for name in GroupMessage.__struct_fields__ if name != "schema")
+        return GroupPending(**{name: getattr(self, name) for name in names}, after=after)
 
     def rankings(self) -> list[RankedSummary]:
         """Each member's part, as scorers read rankings of pods; without a node for members that have no place."""

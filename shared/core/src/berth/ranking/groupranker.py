@@ -22,12 +22,16 @@ Answering = Generator[None, None, GroupRanked]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRanker:
-    """Plans groups with the profiles of one configuration. ``clock``: monotonic seconds."""
+    """Plans groups with the profiles of one configuration.
+
+    ``clock``: monotonic seconds. ``last_ranked``: the attempt of the scorer's last ranking.
+    """
 
     profiles: Mapping[str, Profile]
     config: str
     identity: str
     clock: Callable[[], float]
+    last_ranked: Callable[[], str] = lambda: ""
 
     def answer(
         self,
@@ -44,6 +48,7 @@ class GroupRanker:
         begun, pods = self.clock(), pending.bundle.pods()
         for pod in pods:
             view.proposals.withdraw(pod.uid)
+        begun_after = self.last_ranked()
         positions, received, age = view.positions, view.take_received(), view.age_seconds()
         question = GroupQuestion(
             group=pending.group,
@@ -66,6 +71,7 @@ class GroupRanker:
             found,
             positions=positions,
             received=received,
+            begun_after=begun_after,
             view_age_seconds=age,
             seconds=max(0.0, self.clock() - begun),
             behind=is_behind,
@@ -88,6 +94,7 @@ class GroupRanker:
                 group=pending.group,
                 bundle=pending.bundle,
                 need=pending.need,
+                bound=pending.bound,
                 failures=pending.failures,
                 plan=found,
                 scorer=self.identity,
