@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from berth.api.pod import Pod, is_gone_while_unbound
+from berth.api.pod import Pod
 from berth.api.podgroups import PodGroup
 from berth.api.trimming import without_whole
 from berth.cluster.podgroups import KINDS
@@ -75,6 +75,7 @@ SHARE_IN_FLIGHT: Final = 3 / 4
 WATCH_SECONDS: Final = 1.0
 
 
+_UNDOABLE: Final = frozenset({GroupPhase.PREPARING, GroupPhase.REHEARSING})
 _ENDING: Final = frozenset({GroupPhase.POSTING, GroupPhase.EVICTING, GroupPhase.UNDOING})
 
 UNDONE: Final = Verdict(outcome=Outcome.CONFLICT, message="its group is not bound")
@@ -520,7 +521,7 @@ class GroupBinding:
     def _too_few_left(
         self, group: GroupAttempt, passes: Callable[[BindingAttempt, Pod], bool] = lambda _member, _pod: True
     ) -> Verdict | None:
-        """The verdict if the PodGroup is another one by now, or fewer members than it needs are as they were planned."""
+        """The verdict if the PodGroup is another one by now, or too few members are as they were planned."""
         shown = self._cache.groups.get(group.key)
         verdict = verdict_on_group(shown, group.latest.ranked.group)
         if verdict is not None or shown is None:
@@ -580,7 +581,7 @@ class GroupBinding:
         if verdict is not UNDONE and verdict.outcome is not Outcome.PREEMPTING:
             group.others.append(verdict)
             group.missing.append(member.pod.metadata.name)
-        if group.phase not in {GroupPhase.PREPARING, GroupPhase.REHEARSING}:
+        if group.phase not in _UNDOABLE:
             return self._finish(group)
         if len(group.members) < group.need:
             return self._fail(group, _because_of(member, verdict))
@@ -678,8 +679,8 @@ class GroupBinding:
             return self._fail(group, conflict(Reason.VOLUMES, message))
         if group.waiting_from is not None and now < group.waiting_from:
             return []
-        if problem := self._too_few_left(group):  # else it would keep its room until the volumes' deadline
-            return self._fail(group, problem)
+        if group.phase in _UNDOABLE and (problem := self._too_few_left(group)):
+            return self._fail(group, problem)  # else it would keep its room until the volumes' deadline
         aside = [SetAside(held=each) for each in group.deliveries] if group.waiting_from is None else []
         group.waiting_from = now + self._settings.waiting_interval.total_seconds()
         group.repeats += 1
