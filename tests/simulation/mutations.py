@@ -21,7 +21,6 @@ from berth.framework import preemption as framework_preemption
 from berth.framework.events import Resource
 from berth.framework.plugincalls import ONE_TIME
 from berth.framework.status import SUCCESS
-from berth.groups import planner
 from berth.kube import claims as claims_of_kube
 from berth.kube import writes
 from berth.leader import checks, session
@@ -773,17 +772,6 @@ def _some_members_are_enough() -> list[Replacement]:
     ]
 
 
-def _plan_of_a_part() -> list[Replacement]:
-    """The plan is made, and what has no place is left out."""
-    succeed = planner.Planner._search
-
-    def search(self: Any, domains: Any) -> Any:
-        self._question = replace(self._question, need=1)
-        yield from succeed(self, domains)
-
-    return [(planner.Planner, "_search", search)]
-
-
 def _groups_hold_their_room() -> list[Replacement]:
     """A group that cannot be bound keeps what it has assumed until it can be."""
 
@@ -1262,12 +1250,6 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         seeds=200,
         replace=_some_members_are_enough,
         focus=RACES,
-    ),
-    "plan-of-a-part": Mutation(
-        rule="a plan has a place for all that is needed (ADR 72)",
-        seeds=200,
-        replace=_plan_of_a_part,
-        focus=GROUPS_WITHOUT_FAULTS,
     ),
     "no-rehearsal": Mutation(
         rule="a Binding of each class is rehearsed before the first one is sent (5.22)",
