@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from berth.api.pod import Pod
+from berth.api.podgroups import GROUP_LABEL
 from berth.framework.interface import Permission, PermitPlugin, ReservePlugin
 from berth.framework.status import SUCCESS, Code, CycleState, Status
 from berth.kube.listwatch import Current
@@ -355,6 +356,21 @@ def test_a_later_message_of_the_group_is_settled_with_the_earlier_one(bench):
     assert sorted(bench.acked) == [1, 2]
 
 
+def test_a_later_message_with_other_members_replaces_one_that_awaits_the_watch(bench):
+    seer = GroupBench()
+    group, pods = seer.show_group(2), seer.show_members(2, version=40)
+    replaced = seer.show(make_pod("m3", labels=LABELS, version=41))
+    assert bench.take_group(seer.plan(group, pods)) == []
+    assert bench.take_group(seer.plan(group, [pods[1], replaced], n=2)) == []
+    for pod in (pods[1], replaced):
+        bench.show(pod)
+    bench.show_group(2)
+    effects = bench.tell_of_shown()
+    assert [name for name, *_ in posts(effects)] == ["m2", "m3"]
+    bench.bind_all(effects)
+    assert [each.attempt for each in bench.decisions] == ["uid-m2.1.2", "uid-m3.1.2", "uid-gang.1.2"]
+
+
 def test_a_redelivered_message_is_only_acknowledged(bench):
     group, pods = bench.show_group(2), bench.show_members(2)
     message = bench.plan(group, pods)
@@ -545,6 +561,22 @@ def test_a_group_waits_for_its_slowest_member_with_one_message(bench, slow):
     assert len(posts(effects)) == 3
     bench.bind_all(effects)
     assert [each.outcome for each in bench.of_group] == ["waiting", "bound"]
+
+
+def test_only_so_many_groups_wait(bench, slow, monkeypatch):
+    monkeypatch.setattr("berth_binder.attempts.groups.MOST_WAITING", 1)
+    group, pods = bench.show_group(2), bench.show_members(2)
+    bench.take_group(bench.plan(group, pods))
+    other = bench.show_group(2, name="other")
+    others = [bench.show(make_pod(f"o{number}", labels={GROUP_LABEL: "other"})) for number in (1, 2)]
+    bench.take_group(bench.plan(other, others))
+    decision = bench.decisions[-1]
+    assert (decision.pod, decision.outcome, decision.message) == (
+        "~other",
+        "conflict",
+        "1 groups wait for volumes or permissions already",
+    )
+    assert bench.cache.assumed_pods.keys() == {pod.uid for pod in pods}
 
 
 def test_all_are_undone_when_one_has_waited_too_long(bench, slow):

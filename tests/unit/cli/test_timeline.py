@@ -238,7 +238,7 @@ async def test_stored_messages_of_a_pod_are_in_order_of_time():
     await publish_dead_letter(session, letter)
     other = Pod(metadata=ObjectMeta(name="web-00", namespace="default", uid="v"))
     await publish_pending(session, Pending(attempt="v.1.1", profile="berth", pod=other))
-    found = [one for one, _ in await stored_messages(session, parse_pod("web-0"))]
+    found = [one for one, _ in await stored_messages(session, [parse_pod("web-0")])]
     assert [describe(one).plain for one in found] == [
         "conflict (ranked again)",
         "attempt u.1.2 waits for a node",

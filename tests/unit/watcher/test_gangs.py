@@ -12,7 +12,9 @@ from berth.api.pod import Pod
 from berth.api.podgroups import GROUP_LABEL, CoschedulingPodGroup, CoschedulingSpec
 from berth.kube.listwatch import Current, Deleted, Listed
 from berth.messages.attempts import Outcome, Positions, Reason
+from berth.messages.queue import GROUPED, GroupCounts, PageRequest, PodRequest
 from berth_watcher.events import AttemptLookedUp, FoundDecision, FoundInFlight, LookUpAttempt, StreamsRead
+from berth_watcher.queue.answers import PODS_SCANNED
 from berth_watcher.settings import AttemptSettings
 from harness.worlds.watcher_world import EPOCH, WatcherUnderTest, a_node, a_pod, attempt
 
@@ -364,3 +366,50 @@ def test_a_takeover_waits_for_nothing_that_a_fresh_group_needs(order: str):
     things = [a_pod_group(minimum=2), *members(2)]
     watcher = a_watcher(*(things if order == "group first" else reversed(things)))
     assert len(watcher.groups_published) == 1
+
+
+# --- what the leader answers about groups
+
+
+def test_a_group_is_a_row_of_the_queue_and_its_pods_name_it():
+    watcher = a_watcher(a_pod_group(minimum=4), *members(3), a_pod("web"))
+    rows = {row.name: row for row in watcher.core.answers.page(PageRequest(), watcher.now).pods}
+    group = rows[GANG]
+    assert group.members == GroupCounts(dialect="scheduling.x-k8s.io", name="gang", minimum=4, need=4, pending=3)
+    assert (group.title, group.queue, group.stage, group.message) == (
+        "default/gang",
+        "gated",
+        GROUPED,
+        "3 of 4 members exist",
+    )
+    assert {name: (row.group, row.waits_with_group) for name, row in rows.items() if name != GANG} == {
+        **{f"gang-{number}": (GANG, True) for number in range(3)},
+        "web": ("", False),
+    }
+
+
+def test_a_group_is_answered_by_its_name_in_subjects():
+    watcher = a_watcher(a_pod_group(minimum=4), *members(4))
+    positions = Positions(cluster=watcher.sequence)
+    watcher.decide(GANG, Outcome.UNSCHEDULABLE, positions=positions, blockers=["NodeResourcesFit"], message="0 of 4")
+    found = watcher.core.answers.pod(PodRequest(namespace="default", name=GANG), watcher.now).detail
+    assert found is not None
+    assert (found.pod.queue, found.pod.message, found.outcome) == (
+        "unschedulable",
+        "0 of 4",
+        "unschedulable",
+    )
+
+
+def test_a_page_ends_once_many_members_have_been_counted():
+    groups = [a_pod_group(f"gang{number}", minimum=30) for number in range(100)]
+    pods = [pod for number in range(100) for pod in members(25, f"gang{number}")]
+    watcher = a_watcher(*groups, *pods)
+    start, seen, most = 0, set(), 0
+    while start is not None:
+        answer = watcher.core.answers.page(PageRequest(start=start), watcher.now)
+        seen.update(row.name for row in answer.pods)
+        most = max(most, sum(row.members is not None for row in answer.pods))
+        start = answer.next
+    assert len(seen) == 2600
+    assert most * 25 <= PODS_SCANNED

@@ -29,6 +29,7 @@ GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
         "trace": "Print a pod's messages in order, with the times between them.",
         "top": "Print queues, services, nodes, and problems.",
         "queue": "List waiting pods, or explain why a pod waits.",
+        "groups": "List PodGroups: what is bound of each, and why it waits.",
         "devices": "List the devices of the cluster, and the pods that use them.",
         "console": "Serve a page that shows the cluster live.",
     },

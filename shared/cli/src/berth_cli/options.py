@@ -90,6 +90,9 @@ PodNamespace = Annotated[
 ]
 
 
+IsGroup = Annotated[bool, typer.Option("--group", help="The name is a PodGroup's.")]
+
+
 STANDARD_INPUT: Final = Path("/dev/stdin")
 
 

@@ -79,8 +79,10 @@ def _groups() -> dict[str, Any]:
 
 
 def _group(name: str) -> dict[str, Any]:
-    version = {"groupVersion": f"{name}/v1", "version": "v1"}
-    return {"name": name, "versions": [version], "preferredVersion": version}
+    served = dict.fromkeys(kind.api_version for kind in SERVED_KINDS if kind.group == name)
+    # v1 first, because kubectl takes it for a kind that is in both.
+    versions = [{"groupVersion": each, "version": each.partition("/")[2]} for each in sorted(served, key=len)]
+    return {"name": name, "versions": versions, "preferredVersion": versions[0]}
 
 
 def _resources(api_version: str) -> dict[str, Any]:

@@ -64,7 +64,7 @@ class GroupAttempt:
 
     def __post_init__(self) -> None:
         self.uid = self.latest.attempt.uid
-        self.numbers = {member.uid: member.n for member in self.latest.ranked.bundle.members}
+        self.numbers = _numbers(self.latest)
 
     @property
     def key(self) -> GroupKey:
@@ -78,6 +78,7 @@ class GroupAttempt:
         """Hold another message of the group. Returns one that is held no longer."""
         if delivery.attempt.order > self.latest.attempt.order:
             self.latest, self.repeats = delivery, 0
+            self.numbers = {**self.numbers, **_numbers(delivery)}
         for place, held in enumerate(self.deliveries):
             if held.sequence == delivery.sequence and self.latest is not held and self.decided is not held:
                 self.deliveries[place] = delivery
@@ -102,3 +103,7 @@ class GroupAttempt:
             return not any(map(has_source, volumes)), places.get(of_class, of_class), member.pod.metadata.name
 
         return sorted(self.members.values(), key=place)
+
+
+def _numbers(delivery: GroupDelivery) -> dict[str, int]:
+    return {member.uid: member.n for member in delivery.ranked.bundle.members}

@@ -668,7 +668,8 @@ class GroupBinding:
     def publish_waiting(self, member: BindingAttempt, now: float) -> list[Effect]:
         """One message for all of its members."""
         group = self.undecided[member.group]
-        if group.waiting_from is None and sum(each.waiting_from is not None for each in self) >= MOST_WAITING:
+        is_first = group.waiting_from is None and not group.is_posting
+        if is_first and sum(each.waiting_from is not None for each in self) >= MOST_WAITING:
             message = f"{MOST_WAITING} groups wait for volumes or permissions already"
             return self._fail(group, conflict(Reason.VOLUMES, message))
         if group.waiting_from is not None and now < group.waiting_from:

@@ -13,11 +13,14 @@ from typing import Final, Protocol
 import msgspec
 
 from berth.api.pod import priority_of
+from berth.api.podgroups import group_of
 from berth.framework.events import ClusterEvent
 from berth.framework.profile import Profile
 from berth.messages.attempts import Outcome
+from berth.messages.groupattempts import subject_name
 from berth.messages.queue import (
     IN_FLIGHT,
+    GroupCounts,
     Helping,
     PageRequest,
     PodRequest,
@@ -25,12 +28,14 @@ from berth.messages.queue import (
     QueuedPodDetail,
     WaitingPod,
 )
+from berth_watcher.queue.groups import GroupEntry
 from berth_watcher.queue.hints import VICTIM_DELETED
 from berth_watcher.queue.queuedpod import QUEUES, WAITING_FOR_EVENT, EventClock, QueuedPod, Stage, created_at
 from berth_watcher.queue.schedulingqueue import SchedulingQueue
 from berth_watcher.store import label_of
 
-PODS_SCANNED: Final = 2000  # per request: bounds its time when few pods match
+# Per request, with the members of groups that are counted: bounds its time when few pods match.
+PODS_SCANNED: Final = 2000
 PODS_ON_A_PAGE: Final = 100
 MESSAGE_CHARACTERS: Final = 300  # per message on a page: 100 pods fit into the smallest max_payload that berth allows
 PLUGINS_ON_A_PAGE: Final = 16
@@ -60,7 +65,7 @@ class QueueAnswers:
     def page(self, request: PageRequest, now: float) -> QueueAnswer:
         """The next pods of a queue, oldest entry first. Pods that come and go between two pages may shift it."""
         pods: list[WaitingPod] = []
-        start, scanned = request.start, 0
+        start, scanned, counted = request.start, 0, 0
         for queued in islice(self._queue.pods(), start, start + PODS_SCANNED):
             scanned += 1
             if request.namespace not in {"", queued.pod.metadata.namespace}:
@@ -68,7 +73,8 @@ class QueueAnswers:
             if request.queue not in {"", _queue_of(queued)}:
                 continue
             pods.append(self._line(queued, now, whole=False))
-            if len(pods) == PODS_ON_A_PAGE:
+            counted += len(queued.group.pods) if isinstance(queued, GroupEntry) else 0
+            if len(pods) == PODS_ON_A_PAGE or counted >= PODS_SCANNED:
                 break
         following = start + scanned
         return self._answer(now, pods=pods, next_start=following if following < len(self._queue) else None)
@@ -113,6 +119,19 @@ class QueueAnswers:
             plugins=plugins if whole else plugins[:PLUGINS_ON_A_PAGE],
             message=queued.message if whole else queued.message[:MESSAGE_CHARACTERS],
             tried_again_seconds=_until_tried_again(queued, now),
+            group=_named_group(queued),
+            members=self._group_state(queued) if isinstance(queued, GroupEntry) else None,
+        )
+
+    def _group_state(self, entry: GroupEntry) -> GroupCounts:
+        form, members = entry.form, entry.group.members(self._profiles)
+        return GroupCounts(
+            dialect=form.dialect.value,
+            name=form.name,
+            minimum=form.minimum,
+            need=members.wanted(form),
+            bound=len(members.bound),
+            pending=len(members.pending),
         )
 
     def _detail(self, queued: QueuedPod, now: float) -> QueuedPodDetail:
@@ -148,6 +167,11 @@ class QueueAnswers:
 
 def _queue_of(queued: QueuedPod) -> str:
     return QUEUES.get(queued.stage, IN_FLIGHT)
+
+
+def _named_group(queued: QueuedPod) -> str:
+    named = None if isinstance(queued, GroupEntry) else group_of(queued.pod)
+    return "" if named is None else subject_name(named)
 
 
 def _until_tried_again(queued: QueuedPod, now: float) -> float | None:

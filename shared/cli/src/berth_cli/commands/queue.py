@@ -36,6 +36,7 @@ from berth_cli.pods.waiting import (
     queue_table,
     queued_pod,
     read_queue,
+    rows_of,
 )
 from berth_cli.remedies.groups import advise_groups, group_lines
 from berth_cli.remedies.remedy import Advice
@@ -124,8 +125,9 @@ def _print_list(
 
 def pod_lines(answer: QueueAnswer, *, rows: int | None, complete: bool) -> Iterator[RenderableType]:
     """The first pods of the answer; ``None`` rows are all. ``complete``: the answer has every pod."""
-    yield queue_table(msgspec.structs.replace(answer, pods=answer.pods[:rows]))
-    yield from and_more(len(answer.pods) - (rows or len(answer.pods)), is_complete=complete)
+    pods = rows_of(answer.pods)
+    yield queue_table(msgspec.structs.replace(answer, pods=pods[:rows]))
+    yield from and_more(len(pods) - (rows or len(pods)), is_complete=complete)
 
 
 @app.command("why")

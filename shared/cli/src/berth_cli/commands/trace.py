@@ -1,17 +1,27 @@
-"""``berth trace``: one pod's messages in order, stored ones and, with ``-f``, new ones."""
+"""``berth trace``: the messages of a pod or a PodGroup in order, stored ones and, with ``-f``, new ones.
+
+A pod of a group has those of the group too.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated, Final
 
 import typer
 
+from berth.api.podgroups import Dialect, GroupKey, group_of
 from berth.bus.interface import MESSAGE_ID, Session, StoredMessage
 from berth.bus.topology import DEAD, DECISIONS, PENDING, RANKED
+from berth.errors import BerthError
 from berth.exits import Exit
+from berth.messages.attempts import Decision, decode
+from berth.messages.groupattempts import subject_name
 from berth_cli.bus import NatsContext, NatsServer, NatsUrl, open_session
 from berth_cli.options import (
+    IsGroup,
     NotFoundError,
     Output,
     OutputFormat,
@@ -22,7 +32,9 @@ from berth_cli.options import (
     print_document,
     run_command,
 )
+from berth_cli.pods.lookup import mirrored_pod
 from berth_cli.pods.timeline import TracedMessage, as_json, stage_row, stage_table, trace_json, with_recalled
+from berth_cli.pods.waiting import queued_pod
 from berth_cli.rendering import open_console, print_rich
 
 app = typer.Typer()
@@ -37,27 +49,36 @@ def trace(  # noqa: PLR0913 - one parameter a flag, given by name
     pod: PodArgument,
     *,
     namespace: PodNamespace = None,
+    group: IsGroup = False,
     follow: Follow = False,
     output: Output = OutputFormat.TABLE,
     nats: NatsUrl = None,
     nats_context: NatsContext = None,
 ) -> None:
-    """Print a pod's messages in order, with the times between them."""
+    """Print a pod's messages in order, with the times between them.
+
+    Those of its PodGroup are among them. With --group: those of a PodGroup alone.
+    """
     server = NatsServer(nats, nats_context)
-    run_command(_trace(pod, namespace, server, output, follow=follow), interrupted=Exit.DONE)
+
+    async def run() -> None:  # a wrong name is an error of the command
+        await _trace(parse_pod(pod, namespace), server, output, is_group=group, follow=follow)
+
+    run_command(run(), interrupted=Exit.DONE)
 
 
-async def _trace(pod: str, namespace: str | None, server: NatsServer, output: OutputFormat, *, follow: bool) -> None:
-    name = parse_pod(pod, namespace)
+async def _trace(name: PodName, server: NatsServer, output: OutputFormat, *, is_group: bool, follow: bool) -> None:
     async with open_session(server, name="trace", is_named=not output.is_document) as session:
+        names = groups_named(name) if is_group else [name, *await _group_of(session, name)]
         if follow:
-            await _follow(session, name, output)
+            await _follow(session, names, output)
             return
-        messages = with_recalled([message for message, _ in await stored_messages(session, name)])
+        messages = with_recalled([message for message, _ in await stored_messages(session, names)])
     if not messages:
+        what, flag = ("PodGroup", "--group ") if is_group else ("pod", "")
         raise NotFoundError(
-            f"looking for pod {str(name)!r}: no message of it is on the bus (Decisions are kept for an hour): "
-            f"`berth why {name}` shows where it is"
+            f"looking for {what} {str(name)!r}: no message of it is on the bus (Decisions are kept for an hour): "
+            f"`berth why {flag}{name}` shows where it is"
         )
     if output.is_document:
         print_document(trace_json(name, messages), output)
@@ -65,9 +86,36 @@ async def _trace(pod: str, namespace: str | None, server: NatsServer, output: Ou
         print_rich(stage_table(messages))
 
 
-async def stored_messages(session: Session, pod: PodName) -> list[tuple[TracedMessage, str]]:
-    """The stored messages of a pod in order of time, each with its message id."""
-    found = [stored for stream, stage in STREAMS.items() async for stored in session.scan(stream, pod.filter(stage))]
+def groups_named(name: PodName) -> list[PodName]:
+    """The PodGroups of this name, as subjects have them."""
+    return [
+        PodName(namespace=name.namespace, name=subject_name(GroupKey(dialect, name.namespace, name.name)))
+        for dialect in Dialect
+    ]
+
+
+async def _group_of(session: Session, name: PodName) -> list[PodName]:
+    """The PodGroup of a pod, by the watcher that has it in its queue, or by the mirror that has it on its node."""
+    with suppress(BerthError):  # the pod has messages of its own without it
+        detail = (await queued_pod(session, name)).detail
+        if detail is not None:
+            return [PodName(namespace=name.namespace, name=detail.pod.group)] if detail.pod.group else []
+    stored = await session.last(DECISIONS, name.filter("decision"))
+    with suppress(BerthError):
+        pod = None if stored is None else await mirrored_pod(session, decode(stored.data, Decision).uid)
+        group = None if pod is None else group_of(pod)
+        return [] if group is None else [PodName(namespace=name.namespace, name=subject_name(group))]
+    return []
+
+
+async def stored_messages(session: Session, names: Sequence[PodName]) -> list[tuple[TracedMessage, str]]:
+    """The stored messages under these names in order of time, each with its message id."""
+    found = [
+        stored
+        for name in names
+        for stream, stage in STREAMS.items()
+        async for stored in session.scan(stream, name.filter(stage))
+    ]
     found.sort(key=lambda stored: stored.time)
     return [(_traced(stored), stored.headers.get(MESSAGE_ID, "")) for stored in found]
 
@@ -76,15 +124,16 @@ def _traced(stored: StoredMessage) -> TracedMessage:
     return TracedMessage(at=stored.time.timestamp(), subject=stored.subject, data=stored.data)
 
 
-async def _follow(session: Session, pod: PodName, output: OutputFormat) -> None:
+async def _follow(session: Session, names: Sequence[PodName], output: OutputFormat) -> None:
     """Print stored messages, then new ones. Subscribes before reading the streams, so that no message is missed."""
     received: asyncio.Queue[tuple[TracedMessage, str]] = asyncio.Queue()
 
     def receive(copy: StoredMessage) -> None:
         received.put_nowait((_traced(copy), copy.headers.get(MESSAGE_ID, "")))
 
-    await session.subscribe_stored(pod.filter("*"), receive)
-    stored = await stored_messages(session, pod)
+    for name in names:
+        await session.subscribe_stored(name.filter("*"), receive)
+    stored = await stored_messages(session, names)
     printer = TracePrinter(output)
     for message in with_recalled([message for message, _ in stored]):
         printer.print(message)

@@ -19,6 +19,7 @@ from berth_cli.configflags import ConfigurationFlags
 from berth_cli.options import (
     EveryRow,
     Gates,
+    IsGroup,
     NotFoundError,
     Output,
     OutputFormat,
@@ -77,6 +78,7 @@ def why(  # noqa: PLR0913 - one parameter a flag, given by name
     pod: PodArgument,
     *,
     namespace: PodNamespace = None,
+    group: IsGroup = False,
     now: Now = False,
     config: ServicesConfig = None,
     algorithm_provider: Provider = None,
@@ -90,8 +92,11 @@ def why(  # noqa: PLR0913 - one parameter a flag, given by name
 ) -> None:
     """Print why a pod is on its node, or on no node.
 
-    Every plugin, every reason, and the age of the data.
+    Every plugin, every reason, and the age of the data. With --group: where the members of a PodGroup are, and why it
+    waits.
     """
+    if group and (now or kubeconfig is not None):
+        raise typer.BadParameter("want it without --now and --kubeconfig", param_hint="--group")
     if pod_file is not None and (not now or kubeconfig is not None):
         raise typer.BadParameter("want it with --now, and without --kubeconfig", param_hint="--from")
 
@@ -105,7 +110,10 @@ def why(  # noqa: PLR0913 - one parameter a flag, given by name
             every_row=every_row,
             configuration=ConfigurationFlags(file=config, provider=algorithm_provider, gates=feature_gates),
         )
-        await (_now(asked) if now else _why(asked))
+        if group:
+            await _why_group(asked)
+        else:
+            await (_now(asked) if now else _why(asked))
 
     run_command(answer())
 
@@ -145,6 +153,17 @@ async def _why(asked: _Asked) -> None:
         print_document({**explain.decision_json(decided), **advice.as_json()}, output)
     else:
         print_rich(*advice.lines())
+
+
+async def _why_group(asked: _Asked) -> None:
+    from berth_cli.pods.podgroups import explain_group, explained_json, explained_lines  # noqa: PLC0415 - see the module
+
+    async with open_session(asked.server, name="why", is_named=not asked.output.is_document) as session:
+        explained = await explain_group(session, asked.pod.namespace, asked.pod.name)
+    if asked.output.is_document:
+        print_document(explained_json(explained), asked.output)
+    else:
+        print_rich(*explained_lines(explained, every_row=asked.every_row))
 
 
 async def _advice(session: Session, asked: _Asked, pod: Pod | None) -> Advice:

@@ -45,8 +45,10 @@ def decision_lines(
     yield indented(_when(decided))
     if decision.evaluated:
         yield indented(_evaluated(decision))
+    if decision.of_group:
+        yield indented("placed with its PodGroup, all members in one plan")
     yield ""
-    if decision.candidates:
+    if decision.candidates and not decision.of_group:  # the plan has no points
         shown = decision.candidates if every_row else shown_candidates(decision.candidates, decision.node)
         yield candidates_table(shown, weights=decision.weights, chosen=decision.node, among=decision.candidates)
         if has_details:

@@ -14,6 +14,7 @@ from berth.api.pod import Pod
 from berth.bus.interface import Session
 from berth.bus.stages import OUTCOME
 from berth.bus.topology import CLUSTER, DECISIONS, PENDING, RANKED
+from berth.decoding import decode_json
 from berth.errors import DecodeError
 from berth.messages.attempts import Decision, Outcome, Pending, Preemption, Ranked, decode, decode_entry, watermark_key
 from berth.messages.subjects import PREFIX, key
@@ -146,13 +147,23 @@ def _is_victim(uid: str, of: Decision) -> bool:
 
 async def _exists(session: Session, uid: str) -> bool:
     """Whether the mirror has the pod, and the pod is not being deleted."""
+    try:
+        pod = await mirrored_pod(session, uid)
+    except DecodeError:
+        return True
+    return pod is not None and pod.metadata.deletion_timestamp is None
+
+
+async def mirrored_pod(session: Session, uid: str) -> Pod | None:
+    """The mirror's pod, which is placed or nominated.
+
+    Raises:
+        DecodeError: it cannot be decoded.
+    """
     entry = await session.get(CLUSTER, key(_POD_KIND, uid))
     if entry is None or entry.data is None:
-        return False
-    try:
-        return _POD.decode(decode_entry(entry.data).object).metadata.deletion_timestamp is None
-    except (DecodeError, msgspec.MsgspecError):
-        return True
+        return None
+    return decode_json(_POD, decode_entry(entry.data).object, "a mirrored pod")
 
 
 async def _has_left(session: Session, uid: str, bound_at: datetime) -> bool:

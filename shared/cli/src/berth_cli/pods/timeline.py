@@ -8,17 +8,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 from rich.table import Table
 from rich.text import Text
 
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod
+from berth.api.podgroups import PodGroup
 from berth.errors import DecodeError
 from berth.messages.attempts import (
     DeadLetter,
     Decision,
+    GroupResult,
     Message,
     Outcome,
     Pending,
@@ -28,6 +30,10 @@ from berth.messages.attempts import (
     decode,
     repeated,
 )
+from berth.messages.bundles import Bundle
+from berth.messages.groupattempts import GroupMessage, GroupPending, GroupRanked, decode_group, group_named
+from berth.messages.groups import ClassPlan, GroupPlan
+from berth.messages.subjects import PodSubject
 from berth.settings.settings import short_identity
 from berth_cli.options import PodName
 from berth_cli.pods.choice import chosen_candidate, devices_text, estimate_text, possible_nodes
@@ -74,6 +80,11 @@ class TracedMessage:
         """``pending``, ``ranked``, ``decision`` or ``dead``; empty for other subjects."""
         return next(iter(self.subject.split(".")[1:2]), "")
 
+    @property
+    def _is_of_group(self) -> bool:
+        subject = PodSubject.parse(self.subject)
+        return group_named(subject.namespace, subject.pod) is not None
+
     def message(self) -> Message:
         """Decode the message.
 
@@ -84,9 +95,9 @@ class TracedMessage:
             return self.recalled
         match self.stage:
             case "pending":
-                return decode(self.data, Pending)
+                return decode_group(self.data, GroupPending) if self._is_of_group else decode(self.data, Pending)
             case "ranked":
-                return decode(self.data, Ranked)
+                return decode_group(self.data, GroupRanked) if self._is_of_group else decode(self.data, Ranked)
             case "decision":
                 return decode(self.data, Decision)
             case "dead":
@@ -111,12 +122,46 @@ def _recalled_by(traced: TracedMessage) -> Iterator[TracedMessage]:
     decision = _read(traced)
     if not isinstance(decision, Decision):
         return
+    if decision.of_group:
+        return  # the group's messages were a member's too
+    if decision.group is not None:
+        yield from _recalled_of_group(decision, decision.group, traced)
+        return
     pod = Pod(metadata=ObjectMeta(name=decision.pod, namespace=decision.namespace, uid=decision.uid))
     if decision.asked_at is not None:
         pending = _ranked_of(decision, pod).pending(after=Positions())
         yield _recalled("pending", decision.asked_at, traced, pending)
     if decision.ranked_at is not None:
         yield _recalled("ranked", decision.ranked_at, traced, _ranked_of(decision, pod))
+
+
+def _recalled_of_group(decision: Decision, result: GroupResult, traced: TracedMessage) -> Iterator[TracedMessage]:
+    """The messages of a group as far as its Decision has them: without members."""
+    key = group_named(decision.namespace, decision.pod)
+    if key is None:
+        return
+    group = PodGroup(dialect=key.dialect, namespace=key.namespace, name=key.name, uid=decision.uid)
+    both: dict[str, Any] = {
+        "config": decision.config,
+        "attempt": decision.attempt,
+        "profile": decision.profile,
+        "group": group,
+        "bundle": Bundle(classes=[], members=[]),
+        "need": result.need,
+    }
+    if decision.asked_at is not None:
+        yield _recalled("pending", decision.asked_at, traced, GroupPending(**both))
+    if decision.ranked_at is not None:
+        classes = [ClassPlan(members=each.members, placed=each.placed) for each in result.classes]
+        plan = GroupPlan(
+            need=result.need,
+            classes=classes,
+            topology_key=result.topology_key,
+            domain=result.domain,
+            message=decision.message if decision.outcome is Outcome.UNSCHEDULABLE else "",
+        )
+        ranked = GroupRanked(**both, plan=plan, scorer=decision.scorer, seconds=decision.plan_seconds)
+        yield _recalled("ranked", decision.ranked_at, traced, ranked)
 
 
 def _recalled(stage: str, at: datetime, by: TracedMessage, message: Message) -> TracedMessage:
@@ -136,7 +181,7 @@ def _ranked_of(decision: Decision, pod: Pod) -> Ranked:
 
 def _attempt(traced: TracedMessage) -> str | None:
     message = _read(traced)
-    return message.attempt if isinstance(message, Pending | Ranked | Decision) else None
+    return message.attempt if isinstance(message, Pending | Ranked | Decision | GroupMessage) else None
 
 
 def subject_table(messages: list[TracedMessage]) -> Table:
@@ -186,24 +231,53 @@ def describe(traced: TracedMessage) -> Text:
             return plain(f"attempt {short_attempt(pending.attempt)} waits for a node")
         case Ranked() as ranked:
             return plain(f"{short_identity(ranked.scorer)}: {_ranking(ranked)}")
+        case GroupMessage() as message:
+            return plain(_of_group(message))
         case Decision() as decision:
-            words = plain(with_meaning(decision.outcome, decision.outcome), OUTCOME_STYLES.get(decision.outcome, ""))
-            if decision.node:
-                words.append_text(plain(f" {decision.node}"))
-            if (chosen := chosen_candidate(decision)) is not None and chosen.newcomers:
-                words.append_text(plain(f" with {estimate_text(chosen)}"))
-            if devices := devices_text(decision.devices):
-                words.append_text(plain(f", devices {devices}"))
-            if decision.preemption is not None and decision.preemption.victims:
-                victims = ", ".join(f"{one.namespace}/{one.name}" for one in decision.preemption.victims)
-                words.append_text(plain(f" (evicted {victims})"))
-            if why := reason_text(decision):
-                words.append_text(plain(f"{':' if decision.outcome is Outcome.CONFLICT else ''} {why}"))
-            return words
+            return _decided(decision)
         case DeadLetter() as letter:
             return plain(f"dead letter of the {letter.service}: {letter.reason}", "red")
         case _:
             return plain(f"cannot be read: {traced.data[:_LONGEST_LINE]!r}", "red")
+
+
+def _decided(decision: Decision) -> Text:
+    words = plain(with_meaning(decision.outcome, decision.outcome), OUTCOME_STYLES.get(decision.outcome, ""))
+    if decision.node:
+        words.append_text(plain(f" {decision.node}"))
+    if (chosen := chosen_candidate(decision)) is not None and chosen.newcomers:
+        words.append_text(plain(f" with {estimate_text(chosen)}"))
+    if decision.group is not None and decision.group.bound:
+        words.append_text(plain(f" {decision.group.bound} pods of the group"))
+    if devices := devices_text(decision.devices):
+        words.append_text(plain(f", devices {devices}"))
+    if decision.preemption is not None and decision.preemption.victims:
+        victims = ", ".join(f"{one.namespace}/{one.name}" for one in decision.preemption.victims)
+        words.append_text(plain(f" (evicted {victims})"))
+    if why := reason_text(decision):
+        colon = ":" if decision.outcome is Outcome.CONFLICT or decision.group is not None else ""
+        words.append_text(plain(f"{colon} {why}"))
+    return words
+
+
+def _of_group(message: GroupMessage) -> str:
+    if isinstance(message, GroupRanked):
+        return f"{short_identity(message.scorer)}: {_plan(message)}"
+    count = len(message.bundle.members)
+    pods = f" of {count} pods" if count else ""
+    return f"attempt {short_attempt(message.attempt)} of the group waits for a plan{pods}"
+
+
+def _plan(ranked: GroupRanked) -> str:
+    plan, victims = ranked.plan, ranked.preemption.victims if ranked.preemption is not None else []
+    if plan.error:
+        return f"failed: {plan.error}"
+    evicts = f"; {len(victims)} evictions make room" if victims else ""
+    if plan.message:
+        return f"{plan.message}{evicts}"
+    placed, members = sum(each.placed for each in plan.classes), sum(each.members for each in plan.classes)
+    where = f" in {plan.topology_key} {plan.domain}" if plan.domain else ""
+    return f"{placed} of {members} have a place{where}{evicts}, the plan took {duration(ranked.seconds)}"
 
 
 def with_meaning(outcome: str, text: str) -> str:

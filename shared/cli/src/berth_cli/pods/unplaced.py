@@ -29,7 +29,7 @@ class KnownByWatcher:
 
 
 async def explanation_of(session: Session, name: PodName) -> KnownByDecision | KnownByWatcher:
-    """A Decision on an earlier pod of the name does not count.
+    """A Decision on an earlier pod of the name does not count, nor one on a pod that waits with its group.
 
     Raises:
         NotFoundError: the pod has no Decision, and the watcher does not know it.
@@ -50,7 +50,7 @@ async def explanation_of(session: Session, name: PodName) -> KnownByDecision | K
     if answer is None or answer.detail is None:
         await check_it_is_the_last(session, decided)
         return KnownByDecision(decided=decided)
-    if answer.detail.pod.uid != decided.decision.uid:
+    if answer.detail.pod.uid != decided.decision.uid or answer.detail.pod.waits_with_group:
         return KnownByWatcher(answer=answer, detail=answer.detail)
     return KnownByDecision(decided=decided, pod=answer.detail.object)
 

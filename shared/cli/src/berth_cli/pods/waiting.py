@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from datetime import datetime
 from typing import Final
@@ -15,11 +15,14 @@ from berth.bus.interface import MissingError, Session
 from berth.errors import DecodeError, TemporaryError
 from berth.exits import UsageError
 from berth.messages.attempts import encode
+from berth.messages.groupattempts import group_named
 from berth.messages.queue import (
+    GROUPED,
     IN_FLIGHT,
     POD,
     QUEUE,
     QUEUES,
+    GroupCounts,
     PageRequest,
     PodRequest,
     QueueAnswer,
@@ -35,6 +38,7 @@ from berth_cli.services import DRAINING, Seen, leader, seen
 
 WATCHER: Final = "berth-watcher"
 _SHOWN: Final = (*QUEUES, IN_FLIGHT)
+_STATES: Final = {"active": "waits for its turn", "awaiting watch": "is decided"}  # by stage
 _ENDED: Final = "the watcher waits until the API server shows what the binder decided"
 
 
@@ -143,14 +147,26 @@ def queue_counts(answer: QueueAnswer) -> str:
 
 def queue_table(answer: QueueAnswer) -> Table:
     table = new_table("POD", "QUEUE", "AGE", "AGAIN IN", "TRIES", "WHY", numbers=("AGE", "AGAIN IN", "TRIES"))
-    for pod in answer.pods:
+    for pod in rows_of(answer.pods):
         again = "" if pod.tried_again_seconds is None else duration(pod.tried_again_seconds)
-        cells = (f"{pod.namespace}/{pod.name}", pod.queue, _age(pod, answer.now), again, str(pod.attempts), _why(pod))
+        cells = (_row_title(pod), pod.queue, _age(pod, answer.now), again, str(pod.attempts), _why(pod))
         table.add_row(*map(plain, cells))
     return table
 
 
+def rows_of(pods: Sequence[WaitingPod]) -> list[WaitingPod]:
+    """Pods that wait with their group are in the group's row."""
+    groups = {(pod.namespace, pod.name) for pod in pods if pod.members is not None}
+    return [pod for pod in pods if not (pod.waits_with_group and (pod.namespace, pod.group) in groups)]
+
+
+def _row_title(pod: WaitingPod) -> str:
+    return pod.title if pod.members is None else f"{pod.title} (group, {pod.members.pending} pods)"
+
+
 def _why(pod: WaitingPod) -> str:
+    if pod.stage == GROUPED:
+        return pod.message
     plugins = ", ".join(pod.plugins)
     if pod.queue in {"unschedulable", "gated"} and plugins:
         return plugins
@@ -181,11 +197,20 @@ def print_detail(
 
 def detail_lines(answer: QueueAnswer, detail: QueuedPodDetail) -> Iterator[str | Table]:
     """Why the pod waits, and until when."""
+    yield from state_lines(answer, detail)
+    yield from helping_lines(detail)
+
+
+def state_lines(answer: QueueAnswer, detail: QueuedPodDetail) -> Iterator[str]:
     pod = detail.pod
-    yield f"{pod.namespace}/{pod.name} {_state(detail)}"
+    yield f"{pod.title} {_state(detail)}"
     if facts := ", ".join(_facts(answer, detail)):
         yield f"  {facts}"
     yield from (f"  {sentence}" for sentence in _what_ends_it(answer, detail))
+
+
+def helping_lines(detail: QueuedPodDetail) -> Iterator[str | Table]:
+    """The events that may help."""
     if detail.helping:
         yield ""
         yield _helping_table(detail)
@@ -213,6 +238,9 @@ def detail_json(answer: QueueAnswer, detail: QueuedPodDetail, stuck: str) -> dic
 def _state(detail: QueuedPodDetail) -> str:
     pod = detail.pod
     reason = f": {pod.message}" if pod.message else ""
+    if pod.stage == GROUPED:
+        for_whom = f"with its group {group_named(pod.namespace, pod.group)}" if pod.waits_with_group else "for members"
+        return f"waits {for_whom}{reason}"
     if pod.queue == "gated":
         return f"is gated and not scheduled: {', '.join(pod.plugins)}{reason}"
     if pod.queue == "unschedulable":
@@ -220,13 +248,13 @@ def _state(detail: QueuedPodDetail) -> str:
     if pod.queue == "backoff":
         after = f" after {_times(detail.failures, 'failed attempt')}" if detail.failures else ""
         return f"backs off{after}{reason}"
-    if pod.queue == IN_FLIGHT:
-        return "is decided" if pod.stage == "awaiting watch" else "is being scheduled"
-    return "waits for its turn" if pod.stage == "active" else f"is next, {pod.stage}"
+    return _STATES.get(pod.stage) or ("is being scheduled" if pod.queue == IN_FLIGHT else f"is next, {pod.stage}")
 
 
 def _facts(answer: QueueAnswer, detail: QueuedPodDetail) -> Iterator[str]:
     pod = detail.pod
+    if pod.members is not None:
+        yield _members_text(pod.members)
     if answer.now is not None:
         yield f"has waited for {_age(pod, answer.now)}"
     if pod.priority:
@@ -238,6 +266,12 @@ def _facts(answer: QueueAnswer, detail: QueuedPodDetail) -> Iterator[str]:
     if detail.lost_attempts:
         yield _times(detail.lost_attempts, "lost attempt") + " in a row"
     yield f"profile {pod.profile}"
+
+
+def _members_text(members: GroupCounts) -> str:
+    together = f" ({members.need} together)" if members.need else ""
+    counts = f"minimum {members.minimum}, {members.bound} bound, {members.pending} waiting{together}"
+    return f"PodGroup of {members.dialect}, {counts}"
 
 
 def _what_ends_it(answer: QueueAnswer, detail: QueuedPodDetail) -> Iterator[str]:
@@ -253,6 +287,8 @@ def _what_ends_it(answer: QueueAnswer, detail: QueuedPodDetail) -> Iterator[str]
     if detail.awaited_versions:
         awaited = ", ".join(f"{kind} {version}" for kind, version in sorted(detail.awaited_versions.items()))
         yield f"until the watcher has seen resourceVersion {awaited}"
+    if pod.waits_with_group:
+        yield f"`berth why --group {group_named(pod.namespace, pod.group)}` shows the group"
     if pod.queue == IN_FLIGHT:
         yield _ENDED if pod.stage == "awaiting watch" else "`berth trace` shows its messages"
     if detail.stalled_on:

@@ -37,10 +37,13 @@ class RefusedGroup:
 
 
 def grouped(pods: Iterable[WaitingPod]) -> list[tuple[tuple[str, ...], list[WaitingPod]]]:
-    """The unschedulable pods by the plugins that rejected them, the largest groups first."""
+    """The unschedulable pods by the plugins that rejected them, the largest groups first.
+
+    PodGroups are left out: what would help one of their pods may not help all.
+    """
     groups: dict[tuple[str, ...], list[WaitingPod]] = {}
     for pod in pods:
-        if pod.queue == "unschedulable" and pod.plugins:
+        if pod.queue == "unschedulable" and pod.plugins and pod.members is None:
             groups.setdefault(tuple(pod.plugins), []).append(pod)
     return sorted(groups.items(), key=lambda group: (-len(group[1]), group[0]))
 

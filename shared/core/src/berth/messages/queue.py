@@ -23,6 +23,8 @@ RETRY: Final = "retry"  # the watcher's endpoint for admins
 
 # kube-scheduler's queues, from the pods that are tried next to those that only a person can release.
 QUEUES: Final = ("active", "backoff", "unschedulable", "gated")
+# The stage of a pod that waits with its group, and of a group that waits for members.
+GROUPED: Final = "grouped"
 # Instead of a queue: the latest attempt is with scorers or binder, or the watch does not show the pod bound yet.
 IN_FLIGHT: Final = "in flight"
 
@@ -40,8 +42,19 @@ class PodRequest(Versioned, frozen=True, kw_only=True):
     name: str
 
 
+class GroupCounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a PodGroup in the watcher's queue has. ``need``: members to be placed together, or none of them."""
+
+    dialect: str
+    name: str
+    minimum: int
+    need: int = 0
+    bound: int = 0
+    pending: int = 0
+
+
 class WaitingPod(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A pod in the watcher's queue."""
+    """A pod in the watcher's queue, or a PodGroup (``members``) under its name in subjects."""
 
     namespace: str
     name: str
@@ -58,6 +71,18 @@ class WaitingPod(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     plugins: list[str] = []  # that rejected or gate it
     message: str = ""  # of its last Decision or gating plugin; cut on a page
     tried_again_seconds: float | None = None  # until it is tried again without an event
+    group: str = ""  # of a pod: the PodGroup that it names, as in subjects
+    members: GroupCounts | None = None
+
+    @property
+    def waits_with_group(self) -> bool:
+        return self.stage == GROUPED and self.members is None
+
+    @property
+    def title(self) -> str:
+        """Its name as people write it."""
+        name = self.name if self.members is None else self.members.name
+        return f"{self.namespace}/{name}"
 
 
 class Helping(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,314 @@
+"""PodGroups in words: what each waits for, where its members are, and its last Decision, as text and as JSON.
+
+The leading watcher has the groups that wait, the mirror PodGroups and pods that are placed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+
+from rich.console import RenderableType
+from rich.table import Table
+
+from berth.api.podgroups import (
+    CoschedulingPodGroup,
+    GroupKey,
+    PodGroup,
+    UpstreamPodGroup,
+    group_of,
+    of_coscheduling,
+    of_upstream,
+)
+from berth.bus.interface import Session
+from berth.bus.topology import DECISIONS
+from berth.cluster.snapshot import Snapshot
+from berth.messages.attempts import ClassResult, Decision, GroupResult, decode
+from berth.messages.groupattempts import group_named, subject_name
+from berth.messages.queue import QueueAnswer, QueuedPodDetail, WaitingPod
+from berth_cli.mirror import open_mirror
+from berth_cli.options import NotFoundError, PodName
+from berth_cli.pods.timeline import reason_text
+from berth_cli.pods.waiting import NoLeaderError, helping_lines, queue_pages, queued_pod, state_lines
+from berth_cli.rendering import ago, and_more, clock, duration, indented, natural, new_table, plain
+
+# What a group does whose minimum is bound, and of which a part is bound while no watcher has it in its queue.
+BOUND: Final = "bound"
+PARTIAL: Final = "partly bound"
+EMPTY: Final = "no pods"
+
+_MOST_MEMBERS: Final = 20  # members without --all
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """A pod of a group. ``node`` is empty while it waits, ``message`` says why."""
+
+    pod: str
+    node: str = ""
+    message: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class GroupSummary:
+    """A PodGroup, or one that pods name and that does not exist (``group`` is None).
+
+    ``row``: its entry in the watcher's queue. ``waiting``: the pods that wait with it; ``placed``: by pod, its node.
+    """
+
+    key: GroupKey
+    group: PodGroup | None = None
+    row: WaitingPod | None = None
+    placed: dict[str, str] = field(default_factory=dict)
+    waiting: list[WaitingPod] = field(default_factory=list)
+
+    @property
+    def minimum(self) -> int:
+        state = self.row.members if self.row is not None else None
+        if self.group is not None:
+            return self.group.minimum
+        return 0 if state is None else state.minimum
+
+    @property
+    def state(self) -> str:
+        if self.row is not None:
+            return self.row.queue
+        if self.waiting:
+            return self.waiting[0].queue
+        if not self.placed:
+            return EMPTY
+        return BOUND if len(self.placed) >= self.minimum else PARTIAL
+
+    @property
+    def since(self) -> datetime | None:
+        """When the first of its waiting pods was created."""
+        return min((pod.since for pod in (*self.waiting, *filter(None, [self.row]))), default=None)
+
+    @property
+    def message(self) -> str:
+        return next((pod.message for pod in (*filter(None, [self.row]), *self.waiting) if pod.message), "")
+
+    def members(self) -> list[Member]:
+        placed = [Member(pod=pod, node=node) for pod, node in self.placed.items()]
+        waiting = [Member(pod=pod.name, message=pod.message) for pod in self.waiting if pod.name not in self.placed]
+        return sorted((*placed, *waiting), key=lambda each: natural(each.pod))
+
+    def as_json(self) -> dict[str, object]:
+        topology = self.group.topology if self.group is not None else None
+        return {
+            "group": str(self.key),
+            "dialect": self.key.dialect.value,
+            "state": self.state,
+            "minimum": self.minimum,
+            "bound": len(self.placed),
+            "waiting": len(self.waiting),
+            "since": self.since,
+            "message": self.message,
+            "topology_key": topology.key if topology is not None else "",
+            "members": [{"pod": each.pod, "node": each.node, "message": each.message} for each in self.members()],
+        }
+
+
+async def read_groups(session: Session, namespace: str = "") -> tuple[list[GroupSummary], str]:
+    """The groups in order of their names, and why the waiting ones are unknown; empty if they are known."""
+    async with open_mirror(session) as mirror:
+        found = groups_of(mirror.snapshot, namespace)
+    problem = ""
+    try:
+        async for answer in queue_pages(session, namespace=namespace):
+            add_waiting(found, answer.pods)
+    except NoLeaderError as error:
+        problem = str(error)
+    return sorted(found.values(), key=lambda each: (each.key.namespace, natural(each.key.name), each.key)), problem
+
+
+def groups_of(snapshot: Snapshot, namespace: str = "") -> dict[GroupKey, GroupSummary]:
+    """The PodGroups of the mirror, with their placed pods."""
+    forms = [*map(of_coscheduling, snapshot.objects(CoschedulingPodGroup))]
+    forms += map(of_upstream, snapshot.objects(UpstreamPodGroup))
+    found = {form.key: GroupSummary(key=form.key, group=form) for form in forms if namespace in {"", form.namespace}}
+    for row in range(snapshot.size):
+        node = snapshot.node_at(row)
+        for placed in snapshot.placed_on_row(row):
+            key = group_of(placed.pod)
+            if key in found:
+                found[key].placed[placed.pod.metadata.name] = "" if node is None else node.metadata.name
+    return found
+
+
+def add_waiting(found: dict[GroupKey, GroupSummary], pods: Iterable[WaitingPod]) -> None:
+    """Add the pods of a page of the queue. A pod may be on two pages."""
+    for pod in pods:
+        key = group_named(pod.namespace, pod.name if pod.members is not None else pod.group)
+        if key is None:
+            continue
+        summary = found.setdefault(key, GroupSummary(key=key))
+        if pod.members is not None:
+            summary.row = pod
+        elif all(pod.uid != known.uid for known in summary.waiting):
+            summary.waiting.append(pod)
+
+
+def summary_lines(groups: Sequence[GroupSummary], now: datetime, *, rows: int | None) -> Iterator[RenderableType]:
+    """A table of the first ``rows`` groups; ``None`` is all."""
+    waiting = sum(each.state not in {BOUND, EMPTY} for each in groups)
+    yield plain(f"{len(groups)} groups, {waiting} not whole" if groups else "no PodGroup, and no pod names one")
+    if not groups:
+        return
+    table = new_table("GROUP", "STATE", "BOUND", "WAITING", "MINIMUM", "AGE", "WHY", numbers=_NUMBERS)
+    shown = groups[: rows or len(groups)]
+    for each in shown:
+        age = "" if each.since is None else duration(max(0.0, (now - each.since).total_seconds()))
+        bound, waits, minimum = str(len(each.placed)), str(len(each.waiting)), str(each.minimum or "")
+        table.add_row(*map(plain, (str(each.key), each.state, bound, waits, minimum, age, each.message)))
+    yield ""
+    yield table
+    yield from and_more(len(groups) - len(shown))
+
+
+_NUMBERS: Final = ("BOUND", "WAITING", "MINIMUM", "AGE")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainedGroup:
+    """``detail`` is the watcher's, while pods wait; ``decision`` is the group's last one, at a time on NATS's clock."""
+
+    summary: GroupSummary
+    now: datetime
+    answer: QueueAnswer = field(default_factory=QueueAnswer)
+    detail: QueuedPodDetail | None = None
+    decision: Decision | None = None
+    at: datetime | None = None
+
+
+async def explain_group(session: Session, namespace: str, name: str) -> ExplainedGroup:
+    """The group of either dialect.
+
+    Raises:
+        NotFoundError: there is no such PodGroup, and no pod that waits names it.
+    """
+    groups, problem = await read_groups(session, namespace)
+    summary = next((each for each in groups if each.key.name == name), None)
+    if summary is None:
+        nowhere = f"the mirror has none, and no pod that waits names it{f' ({problem})' if problem else ''}"
+        raise NotFoundError(f"looking for PodGroup {f'{namespace}/{name}'!r}: {nowhere}")
+    key = PodName(namespace=namespace, name=subject_name(summary.key))
+    answer, detail = QueueAnswer(), None
+    if summary.row is not None:
+        answer = await queued_pod(session, key)
+        detail = answer.detail
+    now = (await session.state(DECISIONS)).now
+    stored = await session.last(DECISIONS, key.filter("decision"))
+    decision = None if stored is None else decode(stored.data, Decision)
+    is_current = decision is not None and (summary.group is None or summary.group.uid == decision.uid)
+    return ExplainedGroup(
+        summary=summary,
+        now=now,
+        answer=answer,
+        detail=detail,
+        decision=decision if is_current else None,
+        at=stored.time if stored is not None and is_current else None,
+    )
+
+
+def explained_lines(explained: ExplainedGroup, *, every_row: bool = False) -> Iterator[RenderableType]:
+    """Its state, its last Decision, the classes of its members, and each member."""
+    summary, decision = explained.summary, explained.decision
+    if explained.detail is not None:
+        yield from state_lines(explained.answer, explained.detail)
+    else:
+        yield plain(_headline(summary), "bold")
+        yield indented(_counts(summary))
+    if decision is not None and explained.at is not None:
+        yield indented(_decided(decision, explained.at, explained.now, has_reason=explained.detail is None))
+        if decision.group is not None:
+            yield from _result_lines(decision.group)
+        if decision.preemption is not None and decision.preemption.victims:
+            names = ", ".join(f"{each.namespace}/{each.name}" for each in decision.preemption.victims)
+            yield indented(f"evicts {names}")
+    members = summary.members()
+    if members:
+        shown = members if every_row else members[:_MOST_MEMBERS]
+        yield ""
+        yield _members_table(shown)
+        yield from and_more(len(members) - len(shown))
+    if explained.detail is not None:
+        yield from helping_lines(explained.detail)
+
+
+def _headline(summary: GroupSummary) -> str:
+    states = {BOUND: "is bound", EMPTY: "has no pods"}
+    why = f": {summary.message}" if summary.message else ""
+    return f"{summary.key} {states.get(summary.state, f'is {summary.state}')}{why}"
+
+
+def _counts(summary: GroupSummary) -> str:
+    minimum = f", minimum {summary.minimum}" if summary.minimum else ""
+    return (
+        f"PodGroup of {summary.key.dialect.value}{minimum}, {len(summary.placed)} bound, {len(summary.waiting)} waiting"
+    )
+
+
+def _decided(decision: Decision, at: datetime, now: datetime, *, has_reason: bool) -> str:
+    why = reason_text(decision) if has_reason else ""
+    took = f", the plan took {duration(decision.plan_seconds)}" if decision.plan_seconds else ""
+    return f"decided {ago(at, now)} at {clock(at)}: {decision.outcome}{f': {why}' if why else ''}{took}"
+
+
+def _result_lines(result: GroupResult) -> Iterator[RenderableType]:
+    if result.domain:
+        yield indented(f"{result.topology_key}: {result.domain}")
+    if result.note:
+        yield indented(result.note)
+    refused = [each for each in result.classes if each.rejections]
+    if refused:
+        yield ""
+        yield _classes_table(refused)
+
+
+def _classes_table(classes: Iterable[ClassResult]) -> Table:
+    """Kinds of members without a place: how many have one, and why the example has none."""
+    table = new_table("MEMBERS", "PLACED", "FOR EXAMPLE", "NODES", "PLUGIN", "REASON", numbers=_OF_CLASSES)
+    for each in classes:
+        numbers = (str(each.members), str(each.placed), each.example)
+        for rejection in each.rejections:
+            table.add_row(*map(plain, (*numbers, str(rejection.nodes), rejection.plugin, rejection.reason)))
+            numbers = ("", "", "")
+    return table
+
+
+_OF_CLASSES: Final = ("MEMBERS", "PLACED", "NODES")
+
+
+def _members_table(members: Iterable[Member]) -> Table:
+    table = new_table("POD", "NODE")
+    for each in members:
+        table.add_row(plain(each.pod), plain(each.node or "waits"))
+    return table
+
+
+def explained_json(explained: ExplainedGroup) -> dict[str, object]:
+    decision = explained.decision
+    return {
+        **explained.summary.as_json(),
+        "now": explained.now,
+        "queued": explained.detail,
+        "decided_at": explained.at,
+        "decision": None if decision is None else _decision_json(decision),
+    }
+
+
+def _decision_json(decision: Decision) -> dict[str, object]:
+    return {
+        "outcome": decision.outcome,
+        "reason": decision.reason,
+        "message": decision.message,
+        "attempt": decision.attempt,
+        "scorer": decision.scorer,
+        "plan_seconds": decision.plan_seconds,
+        "blockers": decision.blockers,
+        "preemption": decision.preemption,
+        "result": decision.group,
+    }

@@ -1,0 +1,246 @@
+"""PodGroups in words: `berth groups`, `berth why --group`, a group as a row of the queue, and its messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+from berth.api.meta import ObjectMeta
+from berth.api.podgroups import GROUP_LABEL, CoschedulingPodGroup, CoschedulingSpec
+from berth.bus.interface import StoredMessage
+from berth.bus.stages import publish_decision
+from berth.cluster.snapshot import Snapshot
+from berth.messages.attempts import (
+    ClassResult,
+    Decision,
+    GroupResult,
+    Outcome,
+    Preemption,
+    Reason,
+    Rejection,
+    Victim,
+    encode,
+)
+from berth.messages.bundles import bundled
+from berth.messages.groupattempts import GroupPending, GroupRanked
+from berth.messages.groups import ClassPlan, GroupPlan
+from berth.messages.queue import GROUPED, GroupCounts, QueueAnswer, QueuedPodDetail, WaitingPod
+from berth_cli.commands.queue import pod_lines
+from berth_cli.commands.trace import groups_named, stored_messages
+from berth_cli.console.decisionlog import DecisionLog
+from berth_cli.options import parse_pod
+from berth_cli.pods.podgroups import (
+    ExplainedGroup,
+    GroupSummary,
+    add_waiting,
+    explained_json,
+    explained_lines,
+    groups_of,
+    summary_lines,
+)
+from berth_cli.pods.timeline import TracedMessage, describe, with_recalled
+from berth_cli.pods.waiting import detail_lines
+from berth_cli.remedies.groups import grouped
+from harness.builders.groups import a_group, members
+from harness.builders.objects import a_node, a_pod
+from harness.fakes.memory_bus import MemoryBus
+from harness.worlds.printed import printed, words
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+TOO_SMALL = "2 of 4 have a place; 2 like second-2 do not fit: 2 Insufficient cpu"
+
+
+def a_cluster() -> Snapshot:
+    """Two nodes with the four pods of `first`; a PodGroup `second`, and one without pods."""
+    snapshot = Snapshot()
+    for name in ("first", "second", "empty"):
+        metadata = ObjectMeta(name=name, namespace="default", uid=f"uid-{name}")
+        group = CoschedulingPodGroup(metadata=metadata, spec=CoschedulingSpec(min_member=4))
+        snapshot.objects(CoschedulingPodGroup).set(metadata.uid, group)
+    for number in range(4):
+        node = f"node-{number % 2}"
+        snapshot.set_node(a_node(node))
+        snapshot.place(a_pod(f"first-{number}", labels={GROUP_LABEL: "first"}), node)
+    return snapshot
+
+
+def a_row(name: str, queue: str = "gated", stage: str = GROUPED, **more) -> WaitingPod:
+    parts = {"uid": f"uid-{name}", "since": NOW - timedelta(seconds=65), "message": TOO_SMALL, **more}
+    return WaitingPod(namespace="default", name=name, profile="berth", queue=queue, stage=stage, **parts)
+
+
+def rows() -> list[WaitingPod]:
+    """The queue: `second` is unschedulable, and a pod names a group that does not exist."""
+    state = GroupCounts(dialect="scheduling.x-k8s.io", name="second", minimum=4, need=4, pending=4)
+    group = a_row("~second", "unschedulable", "unschedulable", members=state, plugins=["NodeResourcesFit"], attempts=2)
+    pods = [a_row(f"second-{number}", group="~second") for number in range(4)]
+    return [group, *pods, a_row("lone-0", group="~~lone", message='no PodGroup "lone" in scheduling.k8s.io')]
+
+
+def summaries(waiting: Iterable[WaitingPod] = ()) -> dict[str, GroupSummary]:
+    found = groups_of(a_cluster())
+    for _ in range(2):  # a pod may be on two pages
+        add_waiting(found, waiting)
+    return {key.name: summary for key, summary in found.items()}
+
+
+def decided(outcome: Outcome = Outcome.UNSCHEDULABLE, **more) -> Decision:
+    rejections = [Rejection(plugin="NodeResourcesFit", reason="Insufficient cpu", nodes=2)]
+    classes = [ClassResult(members=4, placed=2, example="second-2", rejections=rejections)]
+    parts = {"message": TOO_SMALL, "group": GroupResult(need=4, classes=classes), **more}
+    whose = {"namespace": "default", "pod": "~second", "uid": "uid-second", "profile": "berth"}
+    return Decision(attempt="uid-second.1.2", epoch=1, outcome=outcome, scorer="scorer-1", **whose, **parts)
+
+
+def test_groups_say_what_is_bound_and_what_waits():
+    found = sorted(summaries(rows()).values(), key=lambda each: each.key.name)
+    assert words(printed(*summary_lines(found, NOW, rows=None), width=200)) == [
+        ["4", "groups,", "2", "not", "whole"],
+        [],
+        ["GROUP", "STATE", "BOUND", "WAITING", "MINIMUM", "AGE", "WHY"],
+        ["default/empty", "no", "pods", "0", "0", "4"],
+        ["default/first", "bound", "4", "0", "4"],
+        [
+            "default/lone",
+            "gated",
+            "0",
+            "1",
+            "1",
+            "min",
+            "5",
+            "s",
+            "no",
+            "PodGroup",
+            '"lone"',
+            "in",
+            "scheduling.k8s.io",
+        ],
+        ["default/second", "unschedulable", "0", "4", "4", "1", "min", "5", "s", *TOO_SMALL.split()],
+    ]
+
+
+def test_a_group_of_which_a_part_is_bound_is_not_whole():
+    found = summaries()["first"]
+    del found.placed["first-3"]
+    assert found.state == "partly bound"
+    assert found.as_json()["bound"] == 3
+
+
+def test_without_groups_a_sentence_says_so():
+    assert printed(*summary_lines([], NOW, rows=None)) == ["no PodGroup, and no pod names one"]
+
+
+def test_a_group_is_one_row_of_the_queue():
+    answer = QueueAnswer(now=NOW, pods=rows())
+    listed = words(printed(*pod_lines(answer, rows=None, complete=True), width=200))
+    assert [line[:5] for line in listed[1:]] == [
+        ["default/second", "(group,", "4", "pods)", "unschedulable"],
+        ["default/lone-0", "gated", "1", "min", "5"],
+    ]
+
+
+def test_nothing_is_advised_on_a_group_as_if_it_were_one_pod():
+    assert grouped(rows()) == []
+
+
+def test_a_pod_says_that_it_waits_with_its_group():
+    pod = rows()[1]
+    lines = printed(*detail_lines(QueueAnswer(now=NOW), QueuedPodDetail(pod=pod)), width=200)
+    assert lines[0] == f"default/second-0 waits with its group default/second: {TOO_SMALL}"
+    assert lines[-1].strip() == "`berth why --group default/second` shows the group"
+
+
+def test_a_group_that_waits_is_explained_by_its_classes():
+    summary = summaries(rows())["second"]
+    assert summary.row is not None
+    explained = ExplainedGroup(
+        summary=summary,
+        now=NOW,
+        answer=QueueAnswer(now=NOW),
+        detail=QueuedPodDetail(pod=summary.row),
+        decision=decided(plan_seconds=0.5),
+        at=NOW - timedelta(seconds=9),
+    )
+    lines = printed(*explained_lines(explained), width=200)
+    assert lines[0] == f"default/second is unschedulable: {TOO_SMALL}"
+    assert lines[1].startswith("  PodGroup of scheduling.x-k8s.io, minimum 4, 0 bound, 4 waiting (4 together)")
+    assert lines[2].endswith("unschedulable, the plan took 500.0 ms")
+    assert words(lines[3:])[2] == ["4", "2", "second-2", "2", "NodeResourcesFit", "Insufficient", "cpu"]
+    assert words(lines)[-4:] == [[f"second-{number}", "waits"] for number in range(4)]
+    document = explained_json(explained)
+    assert (document["state"], document["waiting"]) == ("unschedulable", 4)
+    assert b'"outcome":"unschedulable"' in msgspec.json.encode(document)
+
+
+def test_a_bound_group_names_the_node_of_each_member_and_its_domain():
+    result = GroupResult(need=4, bound=4, topology_key="rack", domain="r7", note="first-9 is elsewhere")
+    decision = decided(Outcome.BOUND, message="", group=result)
+    explained = ExplainedGroup(summary=summaries()["first"], now=NOW, decision=decision, at=NOW)
+    lines = printed(*explained_lines(explained), width=200)
+    assert lines[:2] == ["default/first is bound", "  PodGroup of scheduling.x-k8s.io, minimum 4, 4 bound, 0 waiting"]
+    assert lines[3:5] == ["  rack: r7", "  first-9 is elsewhere"]
+    assert words(lines)[-4:] == [[f"first-{number}", f"node-{number % 2}"] for number in range(4)]
+
+
+def test_evictions_for_a_group_are_named():
+    victims = [Victim(uid="v", namespace="batch", name="low-1")]
+    decision = decided(Outcome.PREEMPTING, preemption=Preemption(node="", victims=victims))
+    explained = ExplainedGroup(summary=summaries(rows())["second"], now=NOW, decision=decision, at=NOW)
+    assert "  evicts batch/low-1" in printed(*explained_lines(explained), width=200)
+
+
+def told(stage: str, message: GroupPending | GroupRanked) -> str:
+    data = encode(message)
+    return describe(TracedMessage(at=0.0, subject=f"berth.{stage}.berth.default.~gang", data=data)).plain
+
+
+def test_messages_of_a_group_are_read():
+    pods = members(3)
+    parts = {
+        "attempt": "uid-gang.1.2",
+        "profile": "berth",
+        "group": a_group(minimum=3),
+        "bundle": bundled(pods, dict.fromkeys((pod.uid for pod in pods), 1)),
+        "need": 3,
+    }
+    assert told("pending", GroupPending(**parts)) == "attempt uid-gang.1.2 of the group waits for a plan of 3 pods"
+    found = GroupPlan(need=3, classes=[ClassPlan(members=3, placed=3)], topology_key="rack", domain="r7")
+    assert told("ranked", GroupRanked(**parts, plan=found, scorer="scorer-1", seconds=0.5)) == (
+        "scorer-1: 3 of 3 have a place in rack r7, the plan took 500.0 ms"
+    )
+    failed = GroupRanked(**parts, plan=GroupPlan(need=3, error="a plugin failed"), scorer="scorer-1")
+    assert told("ranked", failed) == "scorer-1: failed: a plugin failed"
+    evicting = Preemption(node="", victims=[Victim(uid="v", namespace="batch", name="low-1")])
+    proposed = GroupRanked(**parts, plan=GroupPlan(need=3, message=TOO_SMALL), scorer="s", preemption=evicting)
+    assert told("ranked", proposed) == f"s: {TOO_SMALL}; 1 evictions make room"
+
+
+def test_the_console_counts_a_bound_group_by_its_members():
+    log = DecisionLog()
+    for sequence, outcome in enumerate((Outcome.UNSCHEDULABLE, Outcome.BOUND), start=1):
+        data = encode(decided(outcome))
+        log.add(StoredMessage(subject="berth.decision.berth.default.~second", data=data, sequence=sequence, time=NOW))
+    log.new_lines(lambda _uid: None)
+    lines, _ = log.new_lines(lambda _uid: None)
+    assert [(line.pod, line.outcome) for line in lines] == [("~second", "unschedulable")]
+    assert log.figures(NOW.timestamp() + 1).outcomes == {"unschedulable": 1}
+
+
+async def test_a_groups_decision_restores_the_messages_that_are_gone():
+    session = await MemoryBus().connect(name="test")
+    await session.apply()
+    times = {"asked_at": NOW, "ranked_at": NOW + timedelta(seconds=1)}
+    await publish_decision(session, decided(**times))
+    begun = {"reason": Reason.BEGUN, "message": "3 of 4 members are bound, 1 more are needed"}
+    await publish_decision(
+        session, msgspec.structs.replace(decided(Outcome.CONFLICT, **begun), attempt="uid-second.1.3")
+    )
+    stored = await stored_messages(session, groups_named(parse_pod("second")))
+    assert [describe(one).plain for one in with_recalled([one for one, _ in stored])] == [
+        "attempt uid-...1.2 of the group waits for a plan",
+        f"scorer-1: {TOO_SMALL}",
+        f"unschedulable: {TOO_SMALL}",
+        ("conflict (ranked again): a part of the group is bound: 3 of 4 members are bound, 1 more are needed"),
+    ]
