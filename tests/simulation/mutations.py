@@ -44,7 +44,6 @@ from berth_scorer import core as scorer_core
 from berth_scorer import events as scorer_events
 from berth_watcher import grouping, mirror, store
 from berth_watcher.attempts import Attempts, InFlightWindow
-from berth_watcher.queue import groups as groups_of_watcher
 from berth_watcher.queue import requeue
 from berth_watcher.queue.groups import GroupGate, Way
 from berth_watcher.queue.requeue import Requeue
@@ -784,10 +783,6 @@ def _groups_hold_their_room() -> list[Replacement]:
     return [(groups_of_binder.GroupBinding, "_fail", fail)]
 
 
-def _changed_members_count() -> list[Replacement]:
-    return [(groupcheck.GroupCheck, "_is_as_planned", lambda *_: True)]
-
-
 def _new_members_wake_nobody() -> list[Replacement]:
     def observe(self: Any, uid: str, pod: Any) -> None:
         now = self._clock.now
@@ -801,18 +796,6 @@ def _new_members_wake_nobody() -> list[Replacement]:
 
 def _pod_groups_wake_nobody() -> list[Replacement]:
     return [(grouping.Grouping, "observe_group", lambda self, form: self._groups.observe_group(form) and None)]
-
-
-def _begun_groups_wait_for_their_minimum() -> list[Replacement]:
-    return [(groups_of_watcher, "BEGUN_SECONDS", 1e9)]
-
-
-def _plans_are_no_proposals() -> list[Replacement]:
-    return [(view.Proposals, "ranked_group", lambda *_: [])]
-
-
-def _plans_stay_proposals() -> list[Replacement]:
-    return [(view.Proposals, "_apply_to_members", lambda *_: None)]
 
 
 def _no_rehearsal() -> list[Replacement]:
@@ -1256,6 +1239,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         seeds=200,
         replace=_no_rehearsal,
         focus=LEADERS,
+        is_quick=True,
     ),
     "groups-hold-their-room": Mutation(
         rule="what a group has assumed ends with its attempt (5.21)",
@@ -1263,41 +1247,16 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         replace=_groups_hold_their_room,
         focus=GROUPS,
     ),
-    "changed-members-count": Mutation(
-        rule="a member is bound as it was planned (5.20)",
-        seeds=300,
-        replace=_changed_members_count,
-        focus=GROUPS,
-    ),
     "new-members-wake-nobody": Mutation(
         rule="a group is tried again when its members change (ADR 72)",
-        seeds=40,
+        seeds=100,
         replace=_new_members_wake_nobody,
         focus=GROUPS_WITHOUT_FAULTS,
-        is_quick=True,
     ),
     "pod-groups-wake-nobody": Mutation(
         rule="a group is tried again when its PodGroup changes (ADR 72)",
         seeds=100,
         replace=_pod_groups_wake_nobody,
-        focus=GROUPS_WITHOUT_FAULTS,
-    ),
-    "begun-groups-wait": Mutation(
-        rule="a begun group goes on with the members that exist (ADR 72)",
-        seeds=300,
-        replace=_begun_groups_wait_for_their_minimum,
-        focus=GROUPS_WITHOUT_FAULTS,
-    ),
-    "plans-are-no-proposals": Mutation(
-        rule="members of a planned group count as proposals (4.8)",
-        seeds=300,
-        replace=_plans_are_no_proposals,
-        focus=GROUPS_WITHOUT_FAULTS,
-    ),
-    "plans-stay-proposals": Mutation(
-        rule="a group's Decision ends the proposals of its members (4.8)",
-        seeds=300,
-        replace=_plans_stay_proposals,
         focus=GROUPS_WITHOUT_FAULTS,
     ),
 }
