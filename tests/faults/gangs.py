@@ -163,7 +163,9 @@ class Gangs:
             first = min((pod.bound_at for pod in pods if pod.bound_at), default=None)
             if first is None:
                 continue
-            there = sum(pod.created_at <= first and not 0 < pod.left_at <= first for pod in pods)
+            # berth may overlook for a moment that somebody deletes members.
+            since = first - self.work.world.judge.lag(first)
+            there = len({_short(pod) for pod in pods if pod.created_at <= first and not 0 < pod.left_at <= since})
             if there < len(gang.members):
                 found.append(f"{gang.name} was begun when {there} of {len(gang.members)} members were there")
         return found
