@@ -16,7 +16,7 @@ from berth.api.podgroups import GROUP_LABEL
 from faults.judge import PodState
 from faults.workload import POOL, Workload, each
 from faults.world import World, signalled
-from harness.worlds.podgroups import define_podgroups_for_good, podgroups_path
+from harness.worlds.podgroups import podgroups_path
 
 PER_NODE = 4
 MEMBER_CPU = "250m"
@@ -61,9 +61,8 @@ class Gangs:
         return len(self.nodes) * PER_NODE
 
     async def prepare(self, count: int) -> None:
-        """Create the nodes for at least so many members, and the kind of their groups."""
+        """Create the nodes for at least so many members."""
         self.nodes = [f"gangs-{number:03}" for number in range(-(-count // PER_NODE))]
-        await define_podgroups_for_good(self.work.world.user.api)
         await each([self.work.create_node(name, "1") for name in self.nodes])
 
     # --- users
