@@ -390,6 +390,15 @@ async def test_the_focus_stays_in_the_queue_while_it_is_drawn_anew(told: ToldCon
         assert await run(driver, "return document.activeElement === document.querySelector(arguments[0])", selector)
 
 
+async def test_a_group_is_a_row_of_the_queue(told: ToldConsole, driver: WebDriver):
+    members = {"dialect": "scheduling.x-k8s.io", "name": "train", "minimum": 4, "pending": 4}
+    message = "0 of 4 have a place"
+    told.answer("/api/queue", a_list(a_pod_in_the_queue("~train", members=members, message=message)))
+    await go(driver, f"{told.url}#/queue")
+    await see(driver, "tbody tr:first-child", r"^default/train \(group, 4 pods\)\s+0 of 4 have a place")
+    assert not driver.find_elements(By.CSS_SELECTOR, "tbody tr a, .groups summary")
+
+
 async def test_a_list_that_stops_early_says_so(told: ToldConsole, driver: WebDriver):
     told.answer("/api/queue", a_list(complete=False, looked_at=10_000))
     await go(driver, f"{told.url}#/queue")

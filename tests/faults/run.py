@@ -100,7 +100,8 @@ async def run(seed: int, size: Size, assets: Path, folder: Path, say: Say) -> Ou
     durations = {name: ALL_KINDS[name].seconds for name in size.kinds}
     plan = draw(seed, faults=size.faults, gap_seconds=size.gap_seconds, kinds=durations)
     outcome = Outcome(seed=seed, faults=len(plan))
-    async with world(assets, folder, scorers=size.scorers, nats_servers=size.nats_servers) as around:
+    servers = {"scorers": size.scorers, "nats_servers": size.nats_servers}
+    async with world(assets, folder, **servers, has_groups=bool(size.groups)) as around:
         work = Workload(world=around, chance=random.Random(f"pods {seed}"))
         await work.prepare(nodes=size.nodes, tight=size.tight, pods=size.pods)
         await eventually(lambda: all_bound(around), "the pool to be full", PREPARED_SECONDS)

@@ -27,6 +27,7 @@ from harness.servers.proxies import ApiProxy, ProxyLoop, TcpProxy, proxies
 from harness.servers.small_disk import SmallDisk, small_disk
 from harness.worlds.cluster_user import ClusterUser, cluster_user, eventually
 from harness.worlds.pipeline import BerthUp, berth_up
+from harness.worlds.podgroups import define_podgroups_for_good
 
 T = TypeVar("T")
 
@@ -140,8 +141,12 @@ async def world(
     scorers: int = 2,
     nats_servers: int = 1,
     environment: Mapping[str, str] = MappingProxyType({}),
+    has_groups: bool = False,
 ) -> AsyncIterator[World]:
-    """Start everything; all processes have ended when the block has. `environment` is that of both pipelines."""
+    """Start everything; all processes have ended when the block has. `environment` is that of both pipelines.
+
+    `has_groups`: the API server has PodGroups, which a service finds at its start, or half a minute later.
+    """
     async with AsyncExitStack() as stack:
         plane = stack.enter_context(control_plane(assets, api_flags=API_FLAGS))
         loop = stack.enter_context(proxies())
@@ -156,6 +161,8 @@ async def world(
         await asyncio.to_thread(wait_for_jetstream, nats)
         judge = await stack.enter_async_context(judging(plane.etcd_url))
         user = await stack.enter_async_context(cluster_user(plane.kubeconfig_path, cleans_up=False))
+        if has_groups:
+            await define_podgroups_for_good(user.api)
         if (peer := kube_scheduler()) is not None:
             stack.enter_context(peer.run(plane, folder))
         sites = [_site(name, stack, loop, plane, nats, folder, scorers, environment) for name in SITES]

@@ -9,6 +9,7 @@ import msgspec
 
 from berth.api.meta import ObjectMeta
 from berth.api.podgroups import GROUP_LABEL, CoschedulingPodGroup, CoschedulingSpec
+from berth.bus.interface import StoredMessage
 from berth.bus.stages import publish_decision
 from berth.cluster.snapshot import Snapshot
 from berth.messages.attempts import (
@@ -28,6 +29,7 @@ from berth.messages.groups import ClassPlan, GroupPlan
 from berth.messages.queue import GROUPED, GroupCounts, QueueAnswer, QueuedPodDetail, WaitingPod
 from berth_cli.commands.queue import pod_lines
 from berth_cli.commands.trace import groups_named, stored_messages
+from berth_cli.console.decisionlog import DecisionLog
 from berth_cli.options import parse_pod
 from berth_cli.pods.podgroups import (
     ExplainedGroup,
@@ -213,6 +215,17 @@ def test_messages_of_a_group_are_read():
     evicting = Preemption(node="", victims=[Victim(uid="v", namespace="batch", name="low-1")])
     proposed = GroupRanked(**parts, plan=GroupPlan(need=3, message=TOO_SMALL), scorer="s", preemption=evicting)
     assert told("ranked", proposed) == f"s: {TOO_SMALL}; 1 evictions make room"
+
+
+def test_the_console_counts_a_bound_group_by_its_members():
+    log = DecisionLog()
+    for sequence, outcome in enumerate((Outcome.UNSCHEDULABLE, Outcome.BOUND), start=1):
+        data = encode(decided(outcome))
+        log.add(StoredMessage(subject="berth.decision.berth.default.~second", data=data, sequence=sequence, time=NOW))
+    log.new_lines(lambda _uid: None)
+    lines, _ = log.new_lines(lambda _uid: None)
+    assert [(line.pod, line.outcome) for line in lines] == [("~second", "unschedulable")]
+    assert log.figures(NOW.timestamp() + 1).outcomes == {"unschedulable": 1}
 
 
 async def test_a_groups_decision_restores_the_messages_that_are_gone():

@@ -157,6 +157,11 @@ class Grouping:
         found = map(self._queue.get, group.pods)
         return [queued for queued in found if queued is not None]
 
+    def take_left(self) -> list[QueuedPod]:
+        """Pods that waited with a group which they name no more, and wait with no other one."""
+        found = [queued for uid in self._groups.take_left() if (queued := self._queue.get(uid)) is not None]
+        return [queued for queued in _in(found, Stage.GROUPED) if not self.keeps(queued)]
+
     def broken(self, uid: str) -> QueuedGroup | None:
         """The begun group of a bound pod that leaves its node, if it has fewer than its minimum without the pod."""
         group = self._groups.of(uid)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Final
 
+import msgspec
 from rich.padding import Padding
 from rich.text import Text
 
@@ -28,7 +29,7 @@ from berth_cli.pods.finding import in_the_mirror
 from berth_cli.pods.lookup import ExplainedDecision
 from berth_cli.pods.timeline import trace_json, with_recalled
 from berth_cli.pods.unplaced import KnownByWatcher, explanation_of
-from berth_cli.pods.waiting import detail_json, detail_lines, may_be_helped, queue_json, queued_pod, read_queue
+from berth_cli.pods.waiting import detail_json, detail_lines, may_be_helped, queue_json, queued_pod, read_queue, rows_of
 from berth_cli.remedies.asking import Advisory
 from berth_cli.remedies.remedy import Advice
 from berth_cli.services import what_stops
@@ -156,7 +157,7 @@ async def pod_queue_json(advisory: Advisory, name: PodName) -> Document:
 
 
 async def waiting_json(session: Session, *, queue: str, namespace: str) -> Document:
-    """The document of ``berth queue -o json``: waiting pods among the first pods of the queue.
+    """The document of ``berth queue -o json``: waiting pods among the first pods of the queue, a group as one.
 
     ``looked_at`` is the number of scanned pods; ``None``: all.
 
@@ -166,7 +167,8 @@ async def waiting_json(session: Session, *, queue: str, namespace: str) -> Docum
     answer, complete = await read_queue(
         session, queue=queue, namespace=namespace, limit=MOST_QUEUED, most_requests=MOST_REQUESTS
     )
-    return {**queue_json(answer, complete=complete), "looked_at": answer.next}
+    folded = msgspec.structs.replace(answer, pods=rows_of(answer.pods))
+    return {**queue_json(folded, complete=complete), "looked_at": answer.next}
 
 
 def check_queue(name: str) -> None:

@@ -18,6 +18,7 @@ from berth.api.pod import unix_seconds
 from berth.bus.interface import StoredMessage, StreamState
 from berth.errors import DecodeError
 from berth.messages.attempts import DeadLetter, Message, Outcome, decode
+from berth.messages.groupattempts import group_named
 from berth.messages.subjects import Attempt
 from berth_cli.pods.timeline import reason_of_attempt
 
@@ -211,6 +212,8 @@ class DecisionLog:
         except (DecodeError, OverflowError, ValueError):
             self.unreadable += 1
             return
+        if decided.outcome is Outcome.BOUND and group_named(decided.namespace, decided.pod) is not None:
+            return  # its members have Decisions of their own
         self._dropped += len(self._arrived) == KEPT
         self._arrived.append((at, decided))
         self._known_from = min(self._known_from, at)

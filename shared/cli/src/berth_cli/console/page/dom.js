@@ -54,7 +54,18 @@ export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
+/** Whether this is a PodGroup's name in a message: it has a tilde or two in front of it. */
+export function isGroup(name) {
+  return name.startsWith("~");
+}
+
+export function podName(namespace, name) {
+  return isGroup(name) ? `${namespace}/${name.replace(/^~+/, "")} (group)` : `${namespace}/${name}`;
+}
+
+/** A link to a pod's page. A PodGroup has none. */
 export function podLink(namespace, name, label) {
+  if (isGroup(name)) return el("span", {}, label || podName(namespace, name));
   const path = `#/pod/${encodeURIComponent(namespace)}/${encodeURIComponent(name)}`;
   return el("a", { href: path }, label || `${namespace}/${name}`);
 }

@@ -74,7 +74,7 @@ export function queueView(place, signal) {
     nothing.hidden = pods.length > 0;
     setText(nothing, found.looked_at ? "None of these pods waits." : wanted() ? "No such pod waits." : "No pod waits.");
     table.hidden = !pods.length;
-    refill(body, pods.map((pod) => el("tr", {}, cell("Pod", {}, podLink(pod.namespace, pod.name)),
+    refill(body, pods.map((pod) => el("tr", {}, cell("Pod", {}, podLink(pod.namespace, pod.name, pod.members && `${pod.namespace}/${pod.members.name} (group, ${pod.members.pending || 0} pods)`)),
       cell("Why", { class: "wide" }, pod.message || pod.stage, (pod.plugins || []).length ? el("span", { class: "muted" }, " ", words(pod.plugins.join(", "))) : null),
       cell("Queue", {}, pod.queue), cell("Age", { class: "number" }, duration(Math.max(0, now - unix(pod.since)))),
       cell("Again in", { class: "number" }, pod.tried_again_seconds === undefined || pod.tried_again_seconds === null ? "" : duration(pod.tried_again_seconds)),
@@ -116,6 +116,7 @@ export function queueView(place, signal) {
     const reasons = new Map();
     for (const pod of found.pods) {
       if (pod.queue !== "unschedulable" && pod.queue !== "gated") continue;
+      if (pod.members || pod.stage === "grouped") continue; // what would help one of its pods may not help all
       const by = (pod.plugins || []).join(", ") || "unknown";
       if (!reasons.has(by)) reasons.set(by, []);
       reasons.get(by).push(pod);
