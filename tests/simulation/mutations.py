@@ -21,7 +21,6 @@ from berth.framework import preemption as framework_preemption
 from berth.framework.events import Resource
 from berth.framework.plugincalls import ONE_TIME
 from berth.framework.status import SUCCESS
-from berth.groups import planner
 from berth.kube import claims as claims_of_kube
 from berth.kube import writes
 from berth.leader import checks, session
@@ -45,7 +44,6 @@ from berth_scorer import core as scorer_core
 from berth_scorer import events as scorer_events
 from berth_watcher import grouping, mirror, store
 from berth_watcher.attempts import Attempts, InFlightWindow
-from berth_watcher.queue import groups as groups_of_watcher
 from berth_watcher.queue import requeue
 from berth_watcher.queue.groups import GroupGate, Way
 from berth_watcher.queue.requeue import Requeue
@@ -773,17 +771,6 @@ def _some_members_are_enough() -> list[Replacement]:
     ]
 
 
-def _plan_of_a_part() -> list[Replacement]:
-    """The plan is made, and what has no place is left out."""
-    succeed = planner.Planner._search
-
-    def search(self: Any, domains: Any) -> Any:
-        self._question = replace(self._question, need=1)
-        yield from succeed(self, domains)
-
-    return [(planner.Planner, "_search", search)]
-
-
 def _groups_hold_their_room() -> list[Replacement]:
     """A group that cannot be bound keeps what it has assumed until it can be."""
 
@@ -794,10 +781,6 @@ def _groups_hold_their_room() -> list[Replacement]:
         return self._finish(group)
 
     return [(groups_of_binder.GroupBinding, "_fail", fail)]
-
-
-def _changed_members_count() -> list[Replacement]:
-    return [(groupcheck.GroupCheck, "_is_as_planned", lambda *_: True)]
 
 
 def _new_members_wake_nobody() -> list[Replacement]:
@@ -813,18 +796,6 @@ def _new_members_wake_nobody() -> list[Replacement]:
 
 def _pod_groups_wake_nobody() -> list[Replacement]:
     return [(grouping.Grouping, "observe_group", lambda self, form: self._groups.observe_group(form) and None)]
-
-
-def _begun_groups_wait_for_their_minimum() -> list[Replacement]:
-    return [(groups_of_watcher, "BEGUN_SECONDS", 1e9)]
-
-
-def _plans_are_no_proposals() -> list[Replacement]:
-    return [(view.Proposals, "ranked_group", lambda *_: [])]
-
-
-def _plans_stay_proposals() -> list[Replacement]:
-    return [(view.Proposals, "_apply_to_members", lambda *_: None)]
 
 
 def _no_rehearsal() -> list[Replacement]:
@@ -1263,17 +1234,12 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         replace=_some_members_are_enough,
         focus=RACES,
     ),
-    "plan-of-a-part": Mutation(
-        rule="a plan has a place for all that is needed (ADR 72)",
-        seeds=200,
-        replace=_plan_of_a_part,
-        focus=GROUPS_WITHOUT_FAULTS,
-    ),
     "no-rehearsal": Mutation(
         rule="a Binding of each class is rehearsed before the first one is sent (5.22)",
         seeds=200,
         replace=_no_rehearsal,
         focus=LEADERS,
+        is_quick=True,
     ),
     "groups-hold-their-room": Mutation(
         rule="what a group has assumed ends with its attempt (5.21)",
@@ -1281,41 +1247,16 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         replace=_groups_hold_their_room,
         focus=GROUPS,
     ),
-    "changed-members-count": Mutation(
-        rule="a member is bound as it was planned (5.20)",
-        seeds=300,
-        replace=_changed_members_count,
-        focus=GROUPS,
-    ),
     "new-members-wake-nobody": Mutation(
         rule="a group is tried again when its members change (ADR 72)",
-        seeds=40,
+        seeds=100,
         replace=_new_members_wake_nobody,
         focus=GROUPS_WITHOUT_FAULTS,
-        is_quick=True,
     ),
     "pod-groups-wake-nobody": Mutation(
         rule="a group is tried again when its PodGroup changes (ADR 72)",
         seeds=100,
         replace=_pod_groups_wake_nobody,
-        focus=GROUPS_WITHOUT_FAULTS,
-    ),
-    "begun-groups-wait": Mutation(
-        rule="a begun group goes on with the members that exist (ADR 72)",
-        seeds=300,
-        replace=_begun_groups_wait_for_their_minimum,
-        focus=GROUPS_WITHOUT_FAULTS,
-    ),
-    "plans-are-no-proposals": Mutation(
-        rule="members of a planned group count as proposals (4.8)",
-        seeds=300,
-        replace=_plans_are_no_proposals,
-        focus=GROUPS_WITHOUT_FAULTS,
-    ),
-    "plans-stay-proposals": Mutation(
-        rule="a group's Decision ends the proposals of its members (4.8)",
-        seeds=300,
-        replace=_plans_stay_proposals,
         focus=GROUPS_WITHOUT_FAULTS,
     ),
 }

@@ -28,11 +28,17 @@ LOST_SECONDS: Final = 60.0
 """For so long after a loss of messages, requests of their attempts may arrive."""
 
 
+class _Plan(msgspec.Struct, frozen=True):
+    error: str = ""
+
+
 class _Message(msgspec.Struct):
     attempt: str = ""
     after: Positions = Positions()
     positions: Positions = Positions()
     error: str = ""
+    plan: _Plan = _Plan()
+    """Of a group."""
     outcome: str = ""
     resource_versions: dict[str, str] = {}
 
@@ -128,7 +134,12 @@ class Rules:
         at, after = self._asked.pop(message.attempt, (0.0, Positions()))
         if message.attempt in self._world.stolen:
             return
-        if message.error or self._world.now - at >= POSITION_WAIT_SECONDS or message.positions.covers(after):
+        if (
+            message.error
+            or message.plan.error
+            or self._world.now - at >= POSITION_WAIT_SECONDS
+            or message.positions.covers(after)
+        ):
             return
         self._world.problem(
             f"attempt {message.attempt} is ranked at {message.positions}, {self._world.now - at:.3f} s after it was "

@@ -34,6 +34,12 @@ def test_no_seed_of_the_smallest_clusters_breaks_what_must_hold():
 
 
 @pytest.mark.timeout(600)
+def test_no_seed_with_groups_breaks_what_must_hold():
+    done = simulate("--focus", "groups", "--seeds", str(often(40)))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.timeout(600)
 def test_what_was_found_once_is_not_found_again():
     done = simulate("--kept")
     assert done.returncode == 0, done.stdout + done.stderr
