@@ -170,6 +170,21 @@ def test_an_examination_that_is_given_up_leaves_nothing_assumed():
     assert not binder.cache.assumed_pods
 
 
+@pytest.mark.parametrize(
+    ("planned_rack", "key"),
+    [
+        pytest.param("", RACK, id="a plan without the domain"),
+        pytest.param("required", "zone", id="a plan for another key"),
+    ],
+)
+def test_the_topology_that_the_binder_knows_counts(planned_rack: str, key: str):
+    binder = Binder([0], [0], count=4, rack=planned_rack)
+    binder.group = a_group(minimum=4, topology=Topology(key=key))
+    found = binder.examine()
+    assert isinstance(found, Verdict)
+    assert (found.outcome, found.reason) == (Outcome.CONFLICT, Reason.NO_CANDIDATE)
+
+
 def test_a_node_that_left_the_rack_is_no_place():
     binder = Binder([0, 0], count=8, rack="required")
     binder.show_node(a_node("r0n0", labels={RACK: "r9"}))

@@ -11,8 +11,10 @@ from berth.api.pod import Pod
 from berth.api.podgroups import GROUP_LABEL, Members
 from berth.framework.interface import Permission, PermitPlugin, ReservePlugin
 from berth.framework.status import SUCCESS, Code, CycleState, Status
-from berth.kube.listwatch import Current
+from berth.kube.listwatch import Current, Deleted
 from berth.messages.attempts import Outcome, Preemption, Reason
+from berth.messages.bundles import Bundle
+from berth.messages.groups import GroupPlan
 from berth_binder.cache import PODS
 from berth_binder.decisions.groupverdict import verdict_after_binding
 from berth_binder.events import (
@@ -206,6 +208,16 @@ def test_the_scorers_reasons_are_passed_on_with_a_condition_for_every_member(ben
     assert (decision.outcome, decision.message) == ("unschedulable", message.plan.message)
     assert decision.blockers == ["NodeResourcesFit"]
     assert (decision.group.classes[0].members, decision.group.classes[0].placed) == (13, 12)
+    (record,) = (each for each in effects if isinstance(each, RecordGroup))
+    assert {pod.uid for pod in record.pods} == {pod.uid for pod in pods}
+
+
+def test_members_of_a_group_that_no_message_holds_get_a_condition_too(bench):
+    group, pods = bench.show_group(3), bench.show_members(3)
+    error = GroupPlan(need=3, error="the group has too many kinds of pods")
+    without = msgspec.structs.replace(bench.plan(group, pods, plan=error), bundle=Bundle(classes=[], members=[]))
+    effects = bench.take_group(without)
+    assert bench.of_group[0].outcome == "error"
     (record,) = (each for each in effects if isinstance(each, RecordGroup))
     assert {pod.uid for pod in record.pods} == {pod.uid for pod in pods}
 
@@ -602,6 +614,26 @@ def test_a_waiting_group_says_so_every_ten_seconds(bench, slow):
         bench.wait(1.0)
     assert [each.repeat for each in bench.of_group] == [0, 1]
     assert bench.of_members == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda bench, _: bench.delete_group(), id="PodGroup deleted"),
+        pytest.param(lambda bench, _: bench.show_group(3, uid="another", version=90), id="PodGroup remade"),
+        pytest.param(lambda bench, _: bench.show_group(4, version=90), id="minimum raised"),
+        pytest.param(lambda bench, pods: bench.observe(Deleted(kind="pod", object=pods[0])), id="member deleted"),
+    ],
+)
+def test_a_waiting_group_that_cannot_be_bound_any_more_gives_up_its_room(bench, slow, change):
+    slow.permitted = {"m1", "m2"}
+    group, pods = bench.show_group(3), bench.show_members(3)
+    bench.take_group(bench.plan(group, pods))
+    change(bench, pods)
+    for _ in range(11):
+        bench.wait(1.0)
+    assert [(each.outcome, each.reason) for each in bench.of_group][1:] == [("conflict", Reason.CHANGED)]
+    assert not bench.cache.assumed_pods
 
 
 def test_a_more_important_pod_gets_the_room_of_a_waiting_group(bench, slow):

@@ -132,6 +132,23 @@ def test_a_pod_that_joins_a_group_while_in_flight_is_decided_first():
 # --- the window
 
 
+@pytest.mark.parametrize("wanted", ["", "ordinary"])
+def test_a_waiting_pod_that_leaves_its_group_is_tried_alone(wanted: str):
+    groups = a_pod_group(minimum=3), a_pod_group("ordinary", minimum=1)
+    watcher = a_watcher(*groups, *members(2), a_member("o", "ordinary"))
+    assert watcher.pods_published == ["o"]
+    watcher.show(a_member("gang-0", wanted, version=2))
+    assert watcher.pods_published == ["o", "gang-0"]
+
+
+def test_a_pod_that_leaves_its_group_in_flight_is_tried_alone_after_it():
+    watcher = a_watcher(a_pod_group(minimum=3), *members(4))
+    watcher.show(a_pod("gang-0", version=2))
+    assert (len(watcher.groups_published), watcher.pods_published) == (1, [])
+    watcher.decide(GANG, Outcome.CONFLICT)
+    assert watcher.pods_published == ["gang-0"]
+
+
 def test_a_group_at_the_head_waits_for_its_slots_and_what_is_behind_waits_with_it():
     watcher = a_watcher(a_pod_group(minimum=4), a_pod("a", age_seconds=60), floor=4)
     watcher.show(*members(4, age_seconds=30))

@@ -751,6 +751,8 @@ class WatcherCore:
         while self._grouping.changed:
             for group, helps in self._grouping.take_changed().items():
                 effects += self._review(group, helps=helps)
+        for queued in self._grouping.take_left():
+            effects += self._activate(queued)
         return effects
 
     def _review(self, group: QueuedGroup, *, helps: bool) -> Sequence[Effect]:

@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from berth.api.pod import Pod, is_gone_while_unbound
+from berth.api.pod import Pod
 from berth.api.podgroups import PodGroup
 from berth.api.trimming import without_whole
 from berth.cluster.podgroups import KINDS
@@ -75,6 +75,7 @@ SHARE_IN_FLIGHT: Final = 3 / 4
 WATCH_SECONDS: Final = 1.0
 
 
+_UNDOABLE: Final = frozenset({GroupPhase.PREPARING, GroupPhase.REHEARSING})
 _ENDING: Final = frozenset({GroupPhase.POSTING, GroupPhase.EVICTING, GroupPhase.UNDOING})
 
 UNDONE: Final = Verdict(outcome=Outcome.CONFLICT, message="its group is not bound")
@@ -508,21 +509,28 @@ class GroupBinding:
 
     def _check_again(self, group: GroupAttempt) -> Verdict | None:
         """The verdict if too few members are left: of those that have changed, or whose nodes an event has touched."""
+        touched = self._group_check.touched_since(group.version)
+        group.version = self._cache.snapshot.version
+
+        def passes(member: BindingAttempt, pod: Pod) -> bool:
+            is_touched = touched is None or member.node in touched
+            return not is_touched or self._check.passes(member.latest.ranked, pod, member.node)
+
+        return self._too_few_left(group, passes)
+
+    def _too_few_left(
+        self, group: GroupAttempt, passes: Callable[[BindingAttempt, Pod], bool] = lambda _member, _pod: True
+    ) -> Verdict | None:
+        """The verdict if the PodGroup is another one by now, or too few members are as they were planned."""
         shown = self._cache.groups.get(group.key)
         verdict = verdict_on_group(shown, group.latest.ranked.group)
         if verdict is not None or shown is None:
             return verdict
         group.need = self._cache.members_of(group.key).wanted(shown)
-        touched = self._group_check.touched_since(group.version)
-        group.version = self._cache.snapshot.version
         left = 0
         for member in group.members.values():
-            ranked = member.latest.ranked
-            pod = self._check.current_pod(ranked, member.latest.attempt, member.read)
-            if isinstance(pod, Verdict):
-                continue
-            is_touched = touched is None or member.node in touched
-            left += not is_touched or self._check.passes(ranked, pod or member.pod, member.node)
+            pod = self._check.current_pod(member.latest.ranked, member.latest.attempt, member.read)
+            left += not isinstance(pod, Verdict) and passes(member, pod or member.pod)
         return None if left >= group.need else changed_members(left, group.need)
 
     def _proceed(self, group: GroupAttempt, member: BindingAttempt, now: float) -> list[Effect]:
@@ -573,7 +581,7 @@ class GroupBinding:
         if verdict is not UNDONE and verdict.outcome is not Outcome.PREEMPTING:
             group.others.append(verdict)
             group.missing.append(member.pod.metadata.name)
-        if group.phase not in {GroupPhase.PREPARING, GroupPhase.REHEARSING}:
+        if group.phase not in _UNDOABLE:
             return self._finish(group)
         if len(group.members) < group.need:
             return self._fail(group, _because_of(member, verdict))
@@ -651,11 +659,8 @@ class GroupBinding:
         for delivery in group.deliveries:
             if delivery not in settled:
                 self._calls.push(delivery)
-        waiting_ones = tuple(
-            pod
-            for member in group.decided.ranked.bundle.members
-            if (pod := self._cache.pod(member.uid)) is not None and not is_gone_while_unbound(pod)
-        )
+        # Also those that its message does not have: there are too many of them, or they came later.
+        waiting_ones = tuple(self._cache.members_of(group.key).pending)
         group_object = self._cache.groups.get(group.key) or group.decided.ranked.group
         is_useless = decision.outcome is Outcome.UNSCHEDULABLE  # else the room of victims that are going
         nominated = [pod for pod in waiting_ones if is_useless and pod.status.nominated_node_name]
@@ -674,6 +679,8 @@ class GroupBinding:
             return self._fail(group, conflict(Reason.VOLUMES, message))
         if group.waiting_from is not None and now < group.waiting_from:
             return []
+        if group.phase in _UNDOABLE and (problem := self._too_few_left(group)):
+            return self._fail(group, problem)  # else it would keep its room until the volumes' deadline
         aside = [SetAside(held=each) for each in group.deliveries] if group.waiting_from is None else []
         group.waiting_from = now + self._settings.waiting_interval.total_seconds()
         group.repeats += 1

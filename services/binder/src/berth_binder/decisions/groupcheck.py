@@ -183,8 +183,8 @@ class _Examining:
         self._plan = plan
         self._pods = pods
         self._need = need
-        is_bounded = plan.domain and group.topology is not None and group.topology.required
-        self._domain = (plan.topology_key, plan.domain) if is_bounded else None
+        topology = group.topology
+        self._domain = (topology.key, plan.domain) if topology is not None and topology.required else None
         self._touched: set[str] | None = set()  # nodes; None for all
 
     @property

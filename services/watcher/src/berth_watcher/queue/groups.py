@@ -150,6 +150,7 @@ class Groups:
         self._named: dict[GroupKey, PodGroup] = {}  # all PodGroups, also those that no pod names
         self._key_of: dict[str, GroupKey] = {}  # by uid of a pod
         self._moving: dict[str, Pod] = {}  # by uid, pods that name another group while theirs is in flight
+        self._left: set[str] = set()  # uids of pods that named another group before, until ``take_left``
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -177,6 +178,7 @@ class Groups:
                 self._moving[pod.uid] = pod
                 group.has_changed = True
                 return []
+            self._left.add(pod.uid)
             return [*self._leave(pod.uid, now), *(self._join(pod, wanted, now) if wanted is not None else ())]
         self._moving.pop(pod.uid, None)
         return self._join(pod, wanted, now) if wanted is not None else []
@@ -208,6 +210,10 @@ class Groups:
             changed += self.observe_pod(self._moving.pop(uid), now)
         self._forget_if_empty(group)
         return list(dict.fromkeys(changed))
+
+    def take_left(self) -> set[str]:
+        left, self._left = self._left, set()
+        return left
 
     def _join(self, pod: Pod, key: GroupKey, now: float) -> list[QueuedGroup]:
         group = self._groups.get(key)
