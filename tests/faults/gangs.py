@@ -30,6 +30,9 @@ LOOK_SECONDS = 0.1
 BEGUN_SECONDS = 20.0
 """How long a fault waits for a group of which a part is bound."""
 SIGKILL = 9
+SLOW_SECONDS = 0.2
+FEW_AT_ONCE = {"BERTH_NUMBERS_MAX_IN_FLIGHT_BINDINGS": "4"}
+"""Three Bindings of groups at once: those of a group take several rounds."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -181,14 +184,21 @@ def _short(pod: PodState) -> str:
 
 
 async def kill_binder_within_a_group(gangs: Gangs, world: World, chance: random.Random, seconds: float) -> None:
-    """Kill -9 of the leading binder as soon as a part of a group is bound."""
+    """Kill -9 of the leading binder as soon as a part of a group is bound. Bindings are slow, so that it is noticed."""
     end = asyncio.get_running_loop().time() + BEGUN_SECONDS
     pid = await world.leader("binder")
-    while asyncio.get_running_loop().time() < end:
-        if gangs.is_begun():
-            gangs.kills_within += pid is not None and signalled(pid, SIGKILL)
-            return
-        await asyncio.sleep(0.002)
+    for site in world.sites:
+        site.api.delay(SLOW_SECONDS)
+    try:
+        with world.judge.blind(5.0):
+            while asyncio.get_running_loop().time() < end:
+                if gangs.is_begun():
+                    gangs.kills_within += pid is not None and signalled(pid, SIGKILL)
+                    return
+                await asyncio.sleep(0.002)
+    finally:
+        for site in world.sites:
+            site.api.heal()
 
 
 async def delete_members(gangs: Gangs, world: World, chance: random.Random, seconds: float) -> None:

@@ -28,7 +28,7 @@ import typer
 
 from faults.bus import Bus
 from faults.devices import Devices
-from faults.gangs import Gangs
+from faults.gangs import FEW_AT_ONCE, Gangs
 from faults.kinds import KINDS, OF_A_NATS_CLUSTER, OF_DEVICES, OF_GROUPS
 from faults.plan import Fault, draw
 from faults.workload import Workload
@@ -101,7 +101,8 @@ async def run(seed: int, size: Size, assets: Path, folder: Path, say: Say) -> Ou
     plan = draw(seed, faults=size.faults, gap_seconds=size.gap_seconds, kinds=durations)
     outcome = Outcome(seed=seed, faults=len(plan))
     servers = {"scorers": size.scorers, "nats_servers": size.nats_servers}
-    async with world(assets, folder, **servers, has_groups=bool(size.groups)) as around:
+    environment = FEW_AT_ONCE if size.groups else {}
+    async with world(assets, folder, **servers, environment=environment, has_groups=bool(size.groups)) as around:
         work = Workload(world=around, chance=random.Random(f"pods {seed}"))
         await work.prepare(nodes=size.nodes, tight=size.tight, pods=size.pods)
         await eventually(lambda: all_bound(around), "the pool to be full", PREPARED_SECONDS)

@@ -118,7 +118,8 @@ class GroupUsers:
 
     def forbid_leader(self) -> None:
         """For a while a policy denies the Binding of a fresh group's leader, which is in a class of its own."""
-        fresh = [gang for gang in self._gangs if gang.leader in gang.members and not self._is_begun(gang)]
+        needed = [gang for gang in self._gangs if gang.leader in gang.members and gang.minimum == len(gang.members)]
+        fresh = [gang for gang in needed if not self._is_begun(gang)]
         if fresh:
             gang = self._chance.choice(fresh)
             self._touch(gang, "leader forbidden")

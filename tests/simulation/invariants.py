@@ -655,8 +655,10 @@ class Messages:
 
         One that waits for long must be nominated.
         """
-        uid, _ = _order(decision.attempt)
+        uid, (_, number) = _order(decision.attempt)
         self.last[uid] = decision.outcome
+        if number == MOST_ATTEMPTS and OF_GROUPS in subject:
+            self._world.problem(f"{subject} is tried without end")
         if decision.outcome == Outcome.ERROR and self._world.is_only_attacked:
             self._check_error(subject, uid)
         if self._world.is_calm and decision.repeat:
@@ -727,6 +729,10 @@ def _order(attempt: str) -> tuple[str, tuple[int, int]]:
 
 SAMPLES: Final = f"{bucket_prefix(BANDWIDTH)}{NETWORK_QUERY}."
 MOST_KEPT: Final = 2
+MOST_ATTEMPTS: Final = 150
+"""Of a group in a term: more than back-offs leave room for in the longest run."""
+OF_GROUPS: Final = ".=7E"
+"""In the subject of a message about a group."""
 NOT_OF_PODS: Final = tuple(
     f".{name}"
     for name in (

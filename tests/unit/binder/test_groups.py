@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from berth.api.pod import Pod
-from berth.api.podgroups import GROUP_LABEL
+from berth.api.podgroups import GROUP_LABEL, Members
 from berth.framework.interface import Permission, PermitPlugin, ReservePlugin
 from berth.framework.status import SUCCESS, Code, CycleState, Status
 from berth.kube.listwatch import Current, Deleted
@@ -16,6 +16,7 @@ from berth.messages.attempts import Outcome, Preemption, Reason
 from berth.messages.bundles import Bundle
 from berth.messages.groups import GroupPlan
 from berth_binder.cache import PODS
+from berth_binder.decisions.groupverdict import verdict_after_binding
 from berth_binder.events import (
     Ack,
     CountTry,
@@ -28,6 +29,8 @@ from berth_binder.events import (
     TryCounted,
 )
 from berth_binder.settings import CoreSettings
+from harness.builders.groups import a_group
+from harness.builders.objects import a_pod
 from harness.worlds.binder_bench import BACKOFF, at_version, gated, labelled, make_pod, on_node, posts, ranked
 from harness.worlds.group_bench import LABELS, GroupBench
 
@@ -661,3 +664,9 @@ def test_nothing_stays_reserved_where_all_cannot_reserve(bench, slow):
     assert outcome(bench) == ("conflict", Reason.NO_CANDIDATE)
     assert slow.reserved == []
     assert not bench.cache.assumed_pods
+
+
+@pytest.mark.parametrize(("bound", "outcome"), [(0, Outcome.CONFLICT), (1, Outcome.BOUND)])
+def test_a_group_whose_minimum_was_bound_before_is_no_success_of_a_watcher_that_is_behind(bound, outcome):
+    there = Members(bound=[a_pod("one", node="a"), a_pod("two", node="a")])
+    assert verdict_after_binding(bound, there, a_group(minimum=2), []).outcome is outcome

@@ -10,12 +10,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from berth.api.kinds import COSCHEDULING_POD_GROUP, POD_GROUP, WATCHED_KINDS
 from berth.api.meta import KubernetesObject
 from berth.api.pod import Pod
 from berth.api.podgroups import (
     CoschedulingPodGroup,
-    Dialect,
     GroupKey,
     Members,
     PodGroup,
@@ -23,6 +21,7 @@ from berth.api.podgroups import (
     of_coscheduling,
     of_upstream,
 )
+from berth.cluster.podgroups import KINDS
 from berth.messages.attempts import Outcome
 from berth.messages.subjects import Attempt
 from berth_watcher.queue.groups import (
@@ -38,11 +37,7 @@ from berth_watcher.queue.queuedpod import EventClock, QueuedPod, Stage
 from berth_watcher.queue.schedulingqueue import SchedulingQueue
 from berth_watcher.store import ObjectStore
 
-DIALECTS: Final[Mapping[str, Dialect]] = {
-    POD_GROUP.name: Dialect.UPSTREAM,
-    COSCHEDULING_POD_GROUP.name: Dialect.COSCHEDULING,
-}
-GROUP_KINDS: Final = tuple(kind.name for kind in WATCHED_KINDS if kind.name in DIALECTS)
+GROUP_KINDS: Final = frozenset(KINDS.values())
 
 # Says why messages about groups of a profile would not be understood; empty if they are.
 Lacking = Callable[[str], str]
@@ -201,10 +196,10 @@ class Grouping:
         return Review(gate=gate, members=members, joining=joining, leaving=[])
 
     def _gate(self, group: QueuedGroup, members: Members) -> GroupGate:
-        kinds = [kind for kind, dialect in DIALECTS.items() if dialect is group.key.dialect]
-        if self._store.absent.issuperset(kinds):
+        if KINDS[group.key.dialect] in self._store.absent:
             return GroupGate(Way.ONE_BY_ONE)
-        known = [DIALECTS[kind] for kind in self._store.kinds if kind in DIALECTS and kind not in self._store.unread]
+        watched, unread = self._store.kinds, self._store.unread
+        known = [dialect for dialect, kind in KINDS.items() if kind in watched and kind not in unread]
         return group.gate(members, known, self._clock.now)
 
     # --- the entry of a group

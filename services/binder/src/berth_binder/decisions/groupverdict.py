@@ -62,6 +62,9 @@ def verdict_after_binding(bound: int, members: Members, group: PodGroup, others:
     ``others``: why the others have failed.
     """
     wanted = members.wanted(group)
+    if not wanted and not bound:
+        # The watcher is behind, and waits for its watch: after `bound` it would publish the group again at once.
+        return conflict(Reason.CHANGED, "all members that it needs were bound before")
     if not wanted:
         return Verdict(outcome=Outcome.BOUND)
     if bound:
