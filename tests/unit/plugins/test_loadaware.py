@@ -7,17 +7,21 @@ from datetime import timedelta
 import msgspec
 import pytest
 
+from berth.api.config.load import load
 from berth.api.config.nodeload.koordinator import (
     LoadAwareSchedulingAggregatedArgs,
     LoadAwareSchedulingArgs,
     readings_of,
     usual_reading,
 )
+from berth.api.config.presets import DEFAULT
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import check
 from berth.framework.events import Action, ClusterEvent, LiveDataUpdate, Resource
 from berth.messages.livedata import LiveSource, NodeSample, encode_sample
 from berth.plugins.nodeload.koordinator import FACTORY, LoadAwareScheduling, priority_class
+from berth.plugins.registry import BUILT_IN
+from berth.profiles.configuration import profiles_of
 from harness.builders.loads import NOW, labelled, measured, percents, points, using
 from harness.builders.profiles import profile_of
 from harness.worlds.queueing_hints import may_help
@@ -192,3 +196,32 @@ def test_ranges_of_percentiles_are_their_own_queries():
     how = args(aggregated=msgspec.structs.replace(P95, usage_aggregated_duration=timedelta(minutes=10)))
     assert [reading.query.time_range.total_seconds() for reading in readings_of(how)] == [300, 600]
     assert len(FACTORY.build(how).live_sources) == 2
+
+
+FILE = """\
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- schedulerName: koord-scheduler
+  pluginConfig:
+  - name: LoadAwareScheduling
+    args:
+      apiVersion: kubescheduler.config.k8s.io/v1
+      kind: LoadAwareSchedulingArgs
+      filterExpiredNodeMetrics: false
+      nodeMetricExpirationSeconds: 300
+      resourceWeights: {cpu: 1, memory: 1}
+      usageThresholds: {cpu: 65, memory: 95}
+      estimatedScalingFactors: {cpu: 85, memory: 70}
+  plugins:
+    preFilter: {enabled: [{name: LoadAwareScheduling}]}
+    filter: {enabled: [{name: LoadAwareScheduling}]}
+    score: {enabled: [{name: LoadAwareScheduling, weight: 2}]}
+    reserve: {enabled: [{name: LoadAwareScheduling}]}
+"""
+
+
+def test_a_file_of_koordinator_makes_a_profile_with_its_filter_and_score():
+    profile = profiles_of(load(FILE, known=BUILT_IN, preset=DEFAULT))["koord-scheduler"]
+    assert [plugin.name for plugin in profile.filters][-1] == "LoadAwareScheduling"
+    assert [score.weight for score in profile.scores if score.plugin.name == "LoadAwareScheduling"] == [2]

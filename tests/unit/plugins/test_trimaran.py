@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import pytest
 
+from berth.api.config.load import load
 from berth.api.config.nodeload.trimaran import (
     LoadVariationRiskBalancingArgs,
     TargetLoadPackingArgs,
     balancing_readings,
     packing_readings,
 )
+from berth.api.config.presets import DEFAULT
 from berth.cluster.snapshot import Snapshot
 from berth.messages.livedata import NodeSample
 from berth.plugins.nodeload.trimaran import LoadVariationRiskBalancing, TargetLoadPacking
+from berth.plugins.registry import BUILT_IN
+from berth.profiles.configuration import profiles_of
 from harness.builders.loads import NOW, measured, percents, points, using
 from harness.builders.objects import a_container, a_pod
 
@@ -130,3 +134,28 @@ def test_newcomers_count_for_both():
     snapshot.place(using("promised", cpu="1"), "a")
     # (0.5 + 0.1 + 0.1 + 0.2) / 2 = 0.45
     assert points(LoadVariationRiskBalancing(how), snapshot, using(cpu="1", memory="0")) == {"a": 55}
+
+
+FILE = """\
+apiVersion: kubescheduler.config.k8s.io/v1beta3
+kind: KubeSchedulerConfiguration
+profiles:
+- schedulerName: trimaran
+  plugins:
+    score:
+      disabled: [{name: NodeResourcesBalancedAllocation}, {name: NodeResourcesLeastAllocated}]
+      enabled: [{name: TargetLoadPacking}]
+  pluginConfig:
+  - name: TargetLoadPacking
+    args:
+      defaultRequestsMultiplier: "1"
+      targetUtilization: 40
+      metricProvider: {type: Prometheus, address: "http://prometheus:9090"}
+"""
+
+
+def test_a_file_of_trimaran_makes_a_profile_with_its_score():
+    profile = profiles_of(load(FILE, known=BUILT_IN, preset=DEFAULT))["trimaran"]
+    names = [score.plugin.name for score in profile.scores]
+    assert "TargetLoadPacking" in names
+    assert "NodeResourcesBalancedAllocation" not in names
