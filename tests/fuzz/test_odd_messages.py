@@ -279,7 +279,7 @@ class Reading:
 
 
 def _sample(_: str) -> dict[str, object]:
-    used = {"average": 1.0, "deviation": 2.0, "p50": 3.0, "p90": 4.0, "p95": 5.0, "p99": 6.0}
+    used = {"average": 1.0, "deviation": 2.0, "p50": 3.0, "p90": 4.0, "p95": 5.0, "p99": 6.0, "allocatable": 7.0}
     traffic = {"receive": 1.0, "transmit": 2.0, "capacity": 1e9}
     return {"schema": 1, **traffic, "cpu": used, "memory": used, "sampled_at": NOW, "by": "5eed"}
 
