@@ -106,6 +106,9 @@ def devices(cluster: Cluster) -> Devices:
     return Devices(cluster)
 
 
+# What is stored, the simulated API server shows only as any other client reads it.
+on_a_real_api_server = pytest.mark.parametrize("cluster", [pytest.param("real", marks=pytest.mark.slow)], indirect=True)
+
 FORMS = [pytest.param(b"", id="without parameters"), pytest.param(ODD, id="with odd parameters")]
 
 
@@ -125,6 +128,7 @@ async def test_a_claim_is_allocated_shared_and_given_back(devices, opaque):
         assert await devices.state("c") == left
 
 
+@on_a_real_api_server
 async def test_what_the_binder_has_allocated_can_be_patched_by_others(devices):
     """Its parameters are stored in the form in which they are printed."""
     opaque = OPAQUE % b'{"note": "a < b & c > d", "numbers": [1, 2.5]}'
@@ -137,6 +141,7 @@ async def test_what_the_binder_has_allocated_can_be_patched_by_others(devices):
     assert (await devices.stored("c")).count(b"a \\u003c b \\u0026 c \\u003e d") == 1
 
 
+@on_a_real_api_server
 @pytest.mark.parametrize(
     "parameters",
     [

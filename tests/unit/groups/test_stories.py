@@ -8,14 +8,12 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from berth.api.pod import Pod
-from berth.api.podgroups import GROUP_LABEL, Dialect, PodGroup, Topology
-from berth.clock import Backoff
+from berth.api.podgroups import GROUP_LABEL, Dialect, GroupKey, PodGroup, Topology
 from berth.framework.cycle import rank
 from berth.groups.planner import plan_at_once
 from berth.groups.question import GroupQuestion
@@ -30,7 +28,7 @@ from harness.builders.profiles import default_profile
 from harness.plugins.long_runs import often
 
 PROFILE = default_profile()
-BACKOFF = Backoff(initial=timedelta(seconds=1), maximum=timedelta(seconds=10), jitter_ratio=0)
+BACKOFF = 1.0  # seconds after a plan that was not found
 TURN = 0.1  # seconds of a plan and its Bindings
 
 
@@ -43,6 +41,7 @@ class Pipeline:
     cache: Cache = field(default_factory=lambda: Cache(schedulers=["berth"]))
     groups: Groups = field(default_factory=lambda: Groups({"berth"}))
     due: list[tuple[float, int, QueuedGroup]] = field(default_factory=list)
+    backoff_until: dict[GroupKey, float] = field(default_factory=dict)
     attempts: int = 0
     failed: int = 0
     made: int = 0
@@ -82,10 +81,10 @@ class Pipeline:
         for group in self.groups:
             self.consider(group)
 
-    def consider(self, group: QueuedGroup, at: float | None = None) -> None:
+    def consider(self, group: QueuedGroup) -> None:
         if group.gate(group.members({"berth"}), set(Dialect), self.now).way is Way.TOGETHER:
             self.made += 1
-            heapq.heappush(self.due, (max(self.now, group.backoff_until, at or 0.0), self.made, group))
+            heapq.heappush(self.due, (max(self.now, self.backoff_until.get(group.key, 0.0)), self.made, group))
 
     def turn(self) -> None:
         """One plan of each scorer, then the binder's turn."""
@@ -107,7 +106,8 @@ class Pipeline:
             assert group.group is not None
             if not plan.is_found:
                 self.failed += 1
-                group.failed(self.now, BACKOFF, 0.01)
+                self.backoff_until[group.key] = self.now + BACKOFF
+                self.land(group)
                 continue
             check = GroupCheck(cache=self.cache, profiles={"berth": PROFILE})
             examination = check.examine(plan, group.group, pods, question.need, "berth")
@@ -115,13 +115,17 @@ class Pipeline:
                 next(examination)
             except StopIteration as done:
                 found = done.value
+            self.land(group)
             if isinstance(found, GroupPlacement):
-                group.succeeded()
                 for uid, node in found.nodes.items():
                     self.show(pods[uid], node)
             else:
-                self.consider(group, group.conflicted(self.now, BACKOFF, 0.01))
+                self.consider(group)
         self.check_all_or_none()
+
+    def land(self, group: QueuedGroup) -> None:
+        for changed in self.groups.landed(group, self.now):
+            self.consider(changed)
 
     def question(self, group: QueuedGroup) -> GroupQuestion:
         members, form = group.members({"berth"}), group.group
