@@ -19,6 +19,7 @@ import pytest
 from berth.bus.session import NatsBus
 from berth.bus.settings import BusSettings
 from berth.messages.attempts import SCHEMA
+from berth.messages.groupattempts import GROUP_SCHEMA
 from harness.servers.child_processes import free_ports, spawn, stop
 from harness.servers.control_plane import ControlPlane
 from harness.servers.nats_server import NatsServer, nats_server
@@ -26,7 +27,7 @@ from harness.worlds.cluster_user import ClusterUser, cluster_user, eventually
 
 pytestmark = [pytest.mark.requires("kubebuilder_assets", "nats-server"), pytest.mark.timeout(300)]
 
-NEWER = SCHEMA + 1
+NEWER = GROUP_SCHEMA + 1  # groups have the schema after that of pods
 AS_VERSION = (
     "import sys, berth.messages.attempts as messages; messages.SCHEMA = {schema}; "
     "from {module}.__main__ import main; main()"

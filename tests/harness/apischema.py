@@ -114,14 +114,15 @@ def _turned(package: str) -> str:
 
 
 def documents_of(kubeconfig: str) -> Iterable[Mapping[str, Any]]:
-    """The OpenAPI documents of the groups that are served."""
+    """The OpenAPI documents of the groups whose v1 is served."""
 
     def get(path: str) -> Any:
         command = ["kubectl", "--kubeconfig", kubeconfig, "get", "--raw", path]
         return json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
 
     paths = get("/openapi/v3")["paths"]
-    roots = {f"apis/{kind.api_version}" if kind.group else "api/v1" for kind in SERVED_KINDS} | {"apis/autoscaling/v1"}
+    served = (kind for kind in SERVED_KINDS if kind.version == "v1")
+    roots = {f"apis/{kind.api_version}" if kind.group else "api/v1" for kind in served} | {"apis/autoscaling/v1"}
     for root in sorted(roots):
         yield get(paths[root]["serverRelativeURL"])
 

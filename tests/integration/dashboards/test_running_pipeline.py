@@ -16,6 +16,7 @@ import pytest
 import pytest_asyncio
 import yaml
 
+from berth.api.podgroups import GROUP_LABEL
 from harness.worlds.cluster_user import eventually
 from harness.worlds.monitored_pipeline import RULES, SERVICES, Monitored, monitored_pipeline
 
@@ -27,6 +28,7 @@ pytestmark = [
 
 DASHBOARDS = Path(__file__).parents[3] / "deploy/compose/grafana/dashboards"
 TIMEOUT_SECONDS = 60.0
+EACH_GANG = 10  # pods between two gangs
 SELECTOR = re.compile(r"\b(?:berth|scheduler)_[a-z_]+(?:\{[^}]*\})?")
 OURS = 'job="berth"'
 HISTOGRAMS = (
@@ -85,7 +87,13 @@ async def create_pods(made: Monitored) -> None:
             seen.pod("gated", spec={"nodeSelector": {}, "schedulingGates": [{"name": "later"}]}),
         ]
     )
+    path = f"/apis/scheduling.x-k8s.io/v1alpha1/namespaces/{seen.namespace}/podgroups"
     for number in itertools.count():
+        if number % EACH_GANG == 0:
+            gang = f"gang-{number}"
+            await seen.api.post(path, {"metadata": {"name": gang}, "spec": {"minMember": 2}})
+            named = {"labels": {GROUP_LABEL: gang}, "spec": {"nodeSelector": {}}}
+            await seen.create([seen.pod(f"{gang}-{each}", cpu="1m", memory="1Mi", **named) for each in range(2)])
         await seen.create([seen.pod(f"web-{number}", cpu="1m", memory="1Mi", spec={"nodeSelector": {}})])
         await asyncio.sleep(0.2)
 

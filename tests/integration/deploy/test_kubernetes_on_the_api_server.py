@@ -128,6 +128,8 @@ async def test_the_clusters_own_roles_allow_what_those_of_the_page_allow(
     ):
         for request in requests(role):
             who = f"system:serviceaccount:kube-system:{account}"
+            if request["resource"] == "podgroups":  # of a gate that is off, and of a CRD
+                continue
             assert await is_allowed(cluster_outside, who, request), f"{account}: {request}"
     written = {"namespace": "default", "verb": "create", "resource": "pods", "subresource": "binding"}
     assert not await is_allowed(cluster_outside, "system:serviceaccount:kube-system:berth-scorer", written)

@@ -104,11 +104,11 @@ def test_every_command_is_imported_for_the_help():
     [
         pytest.param(
             "berth_metrics_collector",
-            64,
+            75,
             ("berth.plugins", "berth.profiles", "berth.framework", "berth.cluster", "berth.kube"),
             id="collector",
         ),
-        pytest.param("berth_scorer", 190, ("berth.kube", "berth.leader"), id="scorer"),
+        pytest.param("berth_scorer", 215, ("berth.kube", "berth.leader"), id="scorer"),
     ],
 )
 def test_a_service_loads_what_it_runs(service, most, without):

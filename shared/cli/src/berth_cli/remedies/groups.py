@@ -5,19 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from rich.console import RenderableType
 
 from berth.api.devices import ResourceClaim
 from berth.bus.interface import Session
-from berth.cluster.snapshot import Snapshot
 from berth.messages.queue import WaitingPod
 from berth_cli.configflags import ConfigurationFlags
 from berth_cli.options import PodName
 from berth_cli.remedies.remedy import Advice
 from berth_cli.rendering import indented, plain
+
+if TYPE_CHECKING:
+    from berth.cluster.snapshot import Snapshot  # arrays, which `berth why` of a placed pod does without
 
 MOST_GROUPS: Final = 5  # advice is given on the largest groups only
 
