@@ -506,20 +506,21 @@ def decode(data: bytes, kind: type[M]) -> M:
     return decode_versioned(data, kind, "a message")
 
 
-def decode_versioned(data: bytes, kind: type[V], what: str, schema: int = SCHEMA) -> V:
-    """Decode a value of this schema; errors call it ``what``.
+def decode_versioned(data: bytes, kind: type[V], what: str, schema: int | None = None) -> V:
+    """Decode a value of this schema, or of ``SCHEMA``; errors call it ``what``.
 
     Raises:
         UnknownSchemaError: another schema.
         DecodeError: malformed in any other way.
     """
+    wanted = SCHEMA if schema is None else schema
     try:
         value: V = decode_json(_decoder(kind), data, f"{what} of {len(data)} bytes")
     except DecodeError:
         # A newer schema may have another shape: then the schema is the error, not the shape.
-        _check_schema(_schema_of(data, schema), schema, what)
+        _check_schema(_schema_of(data, wanted), wanted, what)
         raise
-    _check_schema(value.schema, schema, what)
+    _check_schema(value.schema, wanted, what)
     return value
 
 
