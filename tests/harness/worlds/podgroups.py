@@ -26,7 +26,11 @@ def podgroups_path(namespace: str) -> str:
 async def define_podgroups_for_good(api: KubernetesApi) -> None:
     """The API server serves PodGroups from now on."""
     body = yaml.safe_load(DEFINITION.read_text(encoding="utf-8"))
-    assert (await api.post(DEFINITIONS, body)).code == 201
+    async with asyncio.timeout(SECONDS):
+        # A former one may still be being removed.
+        while (code := (await api.post(DEFINITIONS, body)).code) == 409:  # noqa: ASYNC110 - nobody reports its end
+            await asyncio.sleep(0.1)
+    assert code == 201
     await _until_served(api, wanted=True)
 
 
