@@ -280,24 +280,22 @@ def _node_of(request: ApiRequest) -> str:
 
 
 async def post_binding(client: KubeClient, effect: PostBinding, timeout: timedelta) -> BindingAnswer:  # noqa: ASYNC109 - handed on to the client
-    metadata = effect.pod.metadata
-    try:
-        response = await bind(
-            client,
-            namespace=metadata.namespace,
-            name=metadata.name,
-            uid=metadata.uid,
-            resource_version=metadata.resource_version,
-            node=effect.node,
-            timeout=timeout,
-        )
-    except ApiUnreachableError as error:
-        return BindingAnswer(uid=metadata.uid, status=NO_ANSWER, message=str(error))
-    return _answer(BindingAnswer, metadata.uid, response)
+    return await _bind(BindingAnswer, client, effect, timeout)
 
 
-async def rehearse_binding(client: KubeClient, effect: RehearseBinding, timeout: timedelta) -> RehearsalAnswer:  # noqa: ASYNC109 - handed on to the client
+async def rehearse_binding(client: KubeClient, effect: RehearseBinding, timeout: timedelta) -> RehearsalAnswer:  # noqa: ASYNC109 - the same
     """POST the Binding as a dry run: admission and its preconditions answer, and nothing is bound."""
+    return await _bind(RehearsalAnswer, client, effect, timeout, is_rehearsal=True)
+
+
+async def _bind(
+    kind: type[A],
+    client: KubeClient,
+    effect: PostBinding | RehearseBinding,
+    timeout: timedelta,  # noqa: ASYNC109 - the same
+    *,
+    is_rehearsal: bool = False,
+) -> A:
     metadata = effect.pod.metadata
     try:
         response = await bind(
@@ -308,11 +306,11 @@ async def rehearse_binding(client: KubeClient, effect: RehearseBinding, timeout:
             resource_version=metadata.resource_version,
             node=effect.node,
             timeout=timeout,
-            is_rehearsal=True,
+            is_rehearsal=is_rehearsal,
         )
     except ApiUnreachableError as error:
-        return RehearsalAnswer(uid=metadata.uid, status=NO_ANSWER, message=str(error))
-    return _answer(RehearsalAnswer, metadata.uid, response)
+        return kind(uid=metadata.uid, status=NO_ANSWER, message=str(error))
+    return _answer(kind, metadata.uid, response)
 
 
 async def bind_by_extender(
