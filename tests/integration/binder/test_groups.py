@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from datetime import timedelta
 from typing import Any
 from unittest.mock import patch
 
@@ -15,12 +16,14 @@ from berth.api.pod import Pod
 from berth.api.podgroups import GROUP_LABEL, CoschedulingPodGroup, PodGroup, of_coscheduling
 from berth.bus.stages import group_ranked_message
 from berth.kube.http1 import Response
+from berth.kube.writes import get_pod
 from berth.messages.attempts import Decision, Outcome
 from berth.messages.bundles import bundled
 from berth.messages.groupattempts import GroupRanked
 from berth.messages.groups import ClassPlan, GroupPlan, PlannedMember
 from berth_binder import apicalls
 from berth_binder.cache import fence_epoch
+from berth_binder.events import RehearseBinding
 from harness.fakes.memory_bus import MemoryBus
 from harness.plugins.fixtures_kube import Cluster
 from harness.worlds.binder_world import BinderWorld, binder_world
@@ -198,3 +201,14 @@ def bindings_up_to(count: int) -> Iterator[None]:
 
     with patch.object(apicalls, "bind", some):
         yield
+
+
+async def test_a_rehearsal_is_answered_as_a_binding_and_binds_nothing(cluster: Cluster):
+    assert (await cluster.api.add_pod("one", containers=[{"name": "main", "image": "pause"}])).code == 201
+    pod = await get_pod(cluster.client, cluster.api.namespace, "one")
+    assert pod is not None
+    changed = msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, uid="another"))
+    for rehearsed, status in ((pod, 201), (changed, 409)):
+        rehearsal = RehearseBinding(pod=rehearsed, node="n1")
+        assert (await apicalls.rehearse_binding(cluster.client, rehearsal, timedelta(seconds=10))).status == status
+    assert (await get_pod(cluster.client, cluster.api.namespace, "one")) == pod
