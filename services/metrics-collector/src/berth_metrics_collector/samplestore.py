@@ -103,7 +103,7 @@ class SampleStore:
             node,
             _StoredSample(sequence=entry.sequence, sample=sample, stored_at=entry.time, is_removed=entry.data is None),
         )
-        if sample is not None and sample.by and sample.by != self.author:
+        if sample is not None and sample.by:
             self._received_at.pop(sample.by, None)
             self._received_at[sample.by] = now
             if len(self._received_at) > MAX_PEERS:
