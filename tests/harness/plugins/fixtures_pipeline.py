@@ -13,10 +13,15 @@ from harness.worlds.pipeline import BerthUp, berth_up
 
 
 @pytest.fixture(scope="module")
-def own_control_plane(real_control_plane: ControlPlane) -> ControlPlane:
-    """The run's API server, emptied: a pipeline schedules every pod of its cluster, also those of other files."""
+def own_control_plane(real_control_plane: ControlPlane) -> Iterator[ControlPlane]:
+    """The run's API server, empty before and after the file.
+
+    A pipeline schedules every pod of its cluster, also those of other files; and not every file reads objects that are
+    made to be hard to read.
+    """
     real_control_plane.empty()
-    return real_control_plane
+    yield real_control_plane
+    real_control_plane.empty()
 
 
 @pytest.fixture(scope="module")
