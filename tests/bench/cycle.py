@@ -32,7 +32,7 @@ from rich.table import Table
 
 from bench.population import HOSTNAME, ZONE, applications, namespaces, nodes, pods
 from bench.scorer_memory import ScorerMemory, scorer_memory
-from berth.api.config.load import default_configuration
+from berth.api.config.load import default_configuration, load
 from berth.api.config.presets import DEFAULT
 from berth.api.meta import LabelSelector, ObjectMeta
 from berth.api.pod import (
@@ -51,13 +51,25 @@ from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import Ranking, RankOptions, check, rank
 from berth.framework.profile import Profile, build_profiles
 from berth.memory import keep_freed_memory
+from berth.messages.livedata import MeasuredUsage, NodeSample
 from berth.messages.subjects import Attempt, Term, Uid
 from berth.plugins.registry import BUILT_IN
+from berth.profiles.configuration import profiles_of
 from berth.settings.settings import Numbers
 
 RESULTS = Path(__file__).parent / "results"
 PODS_PER_NODE = 10
 WARM_UP = 20
+RENEWALS = 20  # of all samples
+SCRAPE_SECONDS = 15.0
+FIRST_SAMPLE = 1_700_000_000.0  # Unix seconds
+WITH_NODE_LOAD = """\
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- schedulerName: berth
+  plugins: {multiPoint: {enabled: [{name: NodeLoad, weight: 3}]}}
+"""
 EXPLAINED = Numbers().explained
 BUDGET_NODES = 5000
 BUDGET_MEBIBYTES = 300
@@ -103,16 +115,65 @@ def loaded_cluster(node_count: int) -> LoadedCluster:
     for node in nodes(node_count):
         snapshot.set_node(node)
     for pod in pods(node_count, PODS_PER_NODE):
-        snapshot.place(pod, pod.spec.node_name)
+        snapshot.place(pod, pod.spec.node_name, bound_at=0.0)
     profile = build_profiles(default_configuration(BUILT_IN, DEFAULT), BUILT_IN)["berth"]
     return LoadedCluster(snapshot, profile, count(10**7))
+
+
+def measured_cluster(node_count: int) -> LoadedCluster:
+    """The same with NodeLoad in the profile, and a recent sample of every node."""
+    cluster = loaded_cluster(node_count)
+    cluster.profile = profiles_of(load(WITH_NODE_LOAD, known=BUILT_IN, preset=DEFAULT))["berth"]
+    renew_samples(cluster)
+    return cluster
+
+
+def renew_samples(cluster: LoadedCluster) -> None:
+    """A new sample of every node, as after a scrape: 10 to 60 % of CPU and memory are used."""
+    live, number = cluster.snapshot.live, next(cluster.numbers)
+    live.observe_time(max(live.now, FIRST_SAMPLE) + SCRAPE_SECONDS)
+    (source,) = cluster.profile.live_sources
+    for row, name in enumerate(cluster.snapshot.rows.names):
+        cpu, memory = (
+            MeasuredUsage(average=allocatable * (0.1 + (row * factor + number) % 500 / 1000), allocatable=allocatable)
+            for resource, factor in (("cpu", 7919), ("memory", 104_729))
+            for allocatable in (cluster.snapshot.columns.allocatable.item(resource, row),)
+        )
+        sampled_at = datetime.fromtimestamp(live.now - row % 15, tz=UTC)
+        live.set_sample(source.name, name, NodeSample(cpu=cpu, memory=memory, sampled_at=sampled_at))
 
 
 def measure(node_count: int, rounds: int) -> Figures:
     """All figures for one number of nodes."""
     cluster = loaded_cluster(node_count)
     gc.freeze()  # as a service does: later collections skip the objects that exist at the start
-    return {name: microseconds(rounds, work) for name, work in scenarios(cluster, node_count)}
+    figures = {name: microseconds(rounds, work)[0] for name, work in scenarios(cluster, node_count)}
+    return figures | by_load(rounds, node_count) if node_count == BUDGET_NODES else figures
+
+
+def by_load(rounds: int, node_count: int) -> Figures:
+    """A cycle with NodeLoad and one without, in turn, so that they meet the same machine."""
+    without, measured = loaded_cluster(node_count), measured_cluster(node_count)
+    gc.freeze()
+    before, after = microseconds(
+        rounds,
+        lambda: without.place(plain(next(without.numbers))),
+        lambda: measured.place(plain(next(measured.numbers))),
+    )
+    ratio = {name: round(after[name] / before[name], 3) for name in before}
+    new = []
+    for _ in range(RENEWALS):
+        renew_samples(measured)
+        start = process_time_ns()
+        measured.place(plain(next(measured.numbers)))
+        new.append((process_time_ns() - start) / 1000)
+    first = {"median": round(statistics.median(new), 1), "p99": round(max(new), 1)}
+    return {
+        "known class, in turn with the next": before,
+        "known class, NodeLoad": after,
+        "known class, NodeLoad by without": ratio,
+        "known class, NodeLoad, all samples new": first,
+    }
 
 
 def scenarios(cluster: LoadedCluster, node_count: int) -> Iterator[tuple[str, Callable[[], object]]]:
@@ -178,15 +239,18 @@ def apart(number: int) -> Pod:
     return plain(number, app="apart", affinity=Affinity(pod_anti_affinity=anti))
 
 
-def microseconds(rounds: int, work: Callable[[], object]) -> dict[str, float]:
-    """Median and 99th percentile of the CPU time of a run, without the first runs."""
-    spent = []
+def microseconds(rounds: int, *works: Callable[[], object]) -> list[dict[str, float]]:
+    """Median and 99th percentile of the CPU time of a run of each, in turn, without the first runs."""
+    spent: list[list[float]] = [[] for _ in works]
     for _ in range(rounds + WARM_UP):
-        start = process_time_ns()
-        work()
-        spent.append((process_time_ns() - start) / 1000)
-    measured = spent[WARM_UP:]
-    return {"median": round(statistics.median(measured), 1), "p99": round(statistics.quantiles(measured, n=100)[98], 1)}
+        for work, runs in zip(works, spent, strict=True):
+            start = process_time_ns()
+            work()
+            runs.append((process_time_ns() - start) / 1000)
+    return [
+        {"median": round(statistics.median(runs), 1), "p99": round(statistics.quantiles(runs, n=100)[98], 1)}
+        for runs in (each[WARM_UP:] for each in spent)
+    ]
 
 
 def main(
@@ -213,7 +277,7 @@ def show(node_count: int, figures: Figures) -> None:
     """Print one table; a median that has a budget is also shown as a fraction of it."""
     table = Table("pod", "median us", "p99 us", "median / budget", title=f"{node_count} nodes", title_justify="left")
     for name, spent in figures.items():
-        table.add_row(name, f"{spent['median']:.0f}", f"{spent['p99']:.0f}", _share(name, node_count, spent["median"]))
+        table.add_row(name, f"{spent['median']:.4g}", f"{spent['p99']:.4g}", _share(name, node_count, spent["median"]))
     console.print(table)
 
 

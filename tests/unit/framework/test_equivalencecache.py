@@ -19,9 +19,9 @@ from berth.api.trimming import as_placed
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import RankOptions, check, rank
 from berth.framework.equivalencecache import EquivalenceCache
-from berth.framework.interface import FilterPlugin, NormalizePlugin, Reads
+from berth.framework.interface import FilterPlugin, LivePlugin, NormalizePlugin, Reads, RowChanges
 from berth.framework.profile import Profile, WeightedScore
-from berth.framework.status import SUCCESS
+from berth.framework.status import SUCCESS, Status
 from berth.messages.subjects import Attempt, Term, Uid
 from berth.plugins.registry import BUILT_IN
 from berth.profiles.configuration import profiles_of, read_configuration
@@ -294,3 +294,44 @@ def test_an_unused_snapshot_is_freed():
     del first
     gc.collect()
     assert forgotten() is None
+
+
+class ByLiveData(LivePlugin, FilterPlugin):
+    """Scores by numbers that come from outside, and rejects nodes without one."""
+
+    name = "ByLiveData"
+    reads = Reads.PODS
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+        self.changes: list[int | None] = []  # rows, or None for all
+
+    def row_changes(self, snapshot, since):
+        rows = self.changes[max(since, 0) :]
+        return RowChanges(len(self.changes), None if since < 0 or None in rows else rows)
+
+    def filter(self, state, pod, node):
+        return SUCCESS if node.name in self.numbers else Status.unschedulable("no number")
+
+    def score(self, state, pod, node):
+        return self.numbers.get(node.name, 0) // (1 + node.others)
+
+
+def test_rows_are_evaluated_again_when_live_data_is_reported_to_have_changed_them():
+    plugin, snapshot = ByLiveData(), Snapshot()
+    profile, pod = profile_of(plugin), pod_requesting()
+    for number in range(3):
+        snapshot.set_node(a_node(f"n{number}"))
+
+    def found() -> dict[str, tuple[int, float]]:
+        ranking = rank(pod, snapshot, profile, attempt=first_attempt(pod))
+        return {each.node: (each.total, each.loss) for each in ranking.candidates}
+
+    plugin.numbers = {"n0": 10, "n1": 20}
+    assert found() == {"n0": (10, 2.0), "n1": (20, 4.0)}  # of 4 pods beside, 8 and 16 points
+    plugin.numbers |= {"n1": 40, "n2": 30}
+    assert found() == {"n0": (10, 2.0), "n1": (20, 4.0)}
+    plugin.changes.append(snapshot.rows.of("n1"))
+    assert found() == {"n0": (10, 2.0), "n1": (40, 8.0)}
+    plugin.changes.append(None)
+    assert found() == {"n0": (10, 2.0), "n1": (40, 8.0), "n2": (30, 6.0)}

@@ -25,6 +25,8 @@ VARIANTS = (
     interface.VectorScorePlugin,
     interface.SpreadingPlugin,
     interface.ExplainingPlugin,
+    interface.VectorExplainingPlugin,
+    interface.LivePlugin,
 )
 """Other forms of a point, called by the same services."""
 

@@ -12,14 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from berth.api.config.nodeload.args import NodeLoadArgs, reading_of
+from berth.api.config.nodeload.trimaran import TargetLoadPackingArgs, packing_readings
 from berth.api.meta import OwnerReference
-from berth.cluster.nodes import AnotherPod, Nodes, NodesWithAnother, node_info
+from berth.cluster.nodes import AnotherPod, NodeInfoWithAnother, Nodes, NodesWithAnother, node_info
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import check, rank
 from berth.framework.events import Action, ClusterEvent, LiveDataUpdate, Resource
 from berth.framework.status import CycleState
 from berth.messages.livedata import LiveSource, MeasuredUsage, NodeSample, encode_sample
 from berth.plugins.nodeload.plugin import FACTORY, FilteringNodeLoad, NodeLoad
+from berth.plugins.nodeload.trimaran import TargetLoadPacking
 from harness.builders.loads import NOW, measured, percents, points, using
 from harness.builders.objects import a_node, a_pod, first_attempt
 from harness.builders.profiles import profile_of
@@ -168,8 +170,7 @@ def test_the_loss_of_another_pod_is_its_whole_estimate():
     how = args(resource_weights={"cpu": 1}, estimated_scaling_factors={"cpu": 100})
     snapshot, pod = cluster(how, a=percents(50)), using(cpu="1")
     state, another = CycleState(snapshot.class_of(pod)), AnotherPod(pod, snapshot)
-    with_another = NodeLoad(how).score_with_another(state, pod, NodesWithAnother(snapshot, None, another))
-    assert with_another.tolist() == [30]
+    assert NodeLoad(how).score_all(state, pod, NodesWithAnother(snapshot, None, another)).tolist() == [30]
 
 
 @pytest.mark.parametrize("quietest", [30.0, 29.0, 20.0], ids=["equal", "one is a little quieter", "one is quieter"])
@@ -235,6 +236,15 @@ def test_pods_of_daemon_sets_pass():
     snapshot, profile = cluster(how, a=percents(99, 99)), profile_of(FACTORY.build(how))
     owner = OwnerReference(kind="DaemonSet", name="agent", uid="1", controller=True)
     assert check(a_pod(metadata={"owner_references": [owner]}), "a", snapshot, profile).is_success
+
+
+def test_pods_of_daemon_sets_pass_beside_equal_ones_that_do_not():
+    how = args(usage_thresholds=LIMITS)
+    snapshot, profile = cluster(how, a=percents(99, 99), b=percents(99, 99)), profile_of(FACTORY.build(how))
+    owner = OwnerReference(kind="DaemonSet", name="agent", uid="1", controller=True)
+    plain, agent = a_pod("plain"), a_pod("agent", metadata={"owner_references": [owner]})
+    assert not rank(plain, snapshot, profile, attempt=first_attempt(plain)).candidates
+    assert rank(agent, snapshot, profile, attempt=first_attempt(agent)).candidates
 
 
 def test_no_filter_unless_configured():
@@ -306,6 +316,8 @@ HOW = args(
     usage_thresholds={"cpu": 50},
     estimated_scaling_factors={"cpu": 100, "memory": 100},
 )
+PACKING = TargetLoadPackingArgs()
+TOKENS = [reading.query.token for reading in (reading_of(HOW), *packing_readings(PACKING))]
 
 
 class FreshLoads:
@@ -356,8 +368,21 @@ def test_both_forms_agree_with_a_fresh_computation_after_any_history(history):
             agree(plugin, snapshot, fresh)
 
 
+KEPT = [NodeLoad(HOW), FilteringNodeLoad(HOW), TargetLoadPacking(PACKING)]
+
+
+@pytest.mark.parametrize("plugin", KEPT, ids=["NodeLoad", "with a filter", "TargetLoadPacking"])
+@given(history=histories)
+def test_what_is_kept_of_rows_never_changes_a_ranking(plugin, history):
+    snapshot, profile = measured({}), profile_of(plugin)
+    for event in [*history, ("time", 10), ("look",)]:
+        happen(event, snapshot, FreshLoads())
+        for pod in (using("asks", cpu="1", memory="1Gi"), using("other", cpu="2")) if event == ("look",) else ():
+            kept, new = (rank(pod, each, profile, attempt=first_attempt(pod)) for each in (snapshot, snapshot.copied()))
+            assert kept == new
+
+
 def happen(event, snapshot: Snapshot, fresh: FreshLoads) -> None:
-    token = reading_of(HOW).query.token
     match event:
         case ("node", name):
             fresh.nodes.add(name)
@@ -375,13 +400,15 @@ def happen(event, snapshot: Snapshot, fresh: FreshLoads) -> None:
             snapshot.remove_pod(f"uid-p{number}")
         case ("sample", name, cpu, memory, since):
             fresh.samples[name] = (cpu, memory, since)
-            snapshot.live.set_sample(token, name, percents(cpu, memory, ago=-since))
+            for token in TOKENS:
+                snapshot.live.set_sample(token, name, percents(cpu, memory, ago=-since))
         case ("no sample", name):
             fresh.samples.pop(name, None)
-            snapshot.live.set_sample(token, name, None)
+            for token in TOKENS:
+                snapshot.live.set_sample(token, name, None)
         case ("time", seconds):
             fresh.now += 10 * seconds  # more than a step, after which estimates on unknown nodes are computed again
-            snapshot.live.observe_time(NOW + fresh.now)
+            snapshot.live.observe_time(max(NOW, snapshot.live.now) + 10 * seconds)
 
 
 def agree(plugin, snapshot: Snapshot, fresh: FreshLoads) -> None:
@@ -389,9 +416,13 @@ def agree(plugin, snapshot: Snapshot, fresh: FreshLoads) -> None:
     state, nodes = CycleState(snapshot.class_of(pod)), Nodes(snapshot)
     vector, verdicts = plugin.score_all(state, pod, nodes), plugin.filter_all(state, pod, nodes)
     assert vector.dtype == np.int64
+    another = AnotherPod(pod, snapshot)
+    beside = plugin.score_all(state, pod, NodesWithAnother(snapshot, None, another, np.full(len(nodes), 3.0)))
     for info, points_, code in zip(nodes.infos(), vector.tolist(), verdicts.codes.tolist(), strict=True):
         if info is not None:
             assert plugin.score(state, pod, info) == points_
+            with_3 = NodeInfoWithAnother(snapshot, info.row, info.node, another, 3)
+            assert plugin.score(state, pod, with_3) == beside[info.row]
             assert math.floor(fresh.score(info.name) - 1e-6) <= points_ <= math.floor(fresh.score(info.name) + 1e-6)
             assert plugin.filter(state, pod, info) == verdicts.statuses[code]
             assert bool(code) is fresh.refuses(info.name)

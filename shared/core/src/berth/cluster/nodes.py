@@ -52,6 +52,11 @@ class NodeInfo:
         return self.node.metadata.name
 
     @property
+    def others(self) -> int:
+        """How many pods like the incoming one it shows beside those that are there."""
+        return 0
+
+    @property
     def labels(self) -> Mapping[str, str]:
         return self.node.metadata.labels or {}
 
@@ -130,6 +135,11 @@ class Nodes:
 
     def __len__(self) -> int:
         return self.size
+
+    @property
+    def others(self) -> Amount | int:
+        """How many pods like the incoming one it shows beside those that are there: a number, or float64[nodes]."""
+        return 0
 
     @property
     def rows(self) -> RowIndex:
@@ -382,6 +392,10 @@ class NodeInfoWithAnother(NodeInfo):
         self._count = count
 
     @property
+    def others(self) -> int:
+        return self._count
+
+    @property
     def pods(self) -> int:
         return super().pods + self._count
 
@@ -411,6 +425,10 @@ class NodesWithAnother(Nodes):
         super().__init__(snapshot, rows)
         self._another = another
         self._counts: Amount | int = 1 if counts is None else counts
+
+    @property
+    def others(self) -> Amount | int:
+        return self._counts
 
     def infos_at(self, positions: RowIndex) -> Iterator[NodeInfo | None]:
         counts = [1] * len(positions) if isinstance(self._counts, int) else self._counts[positions].tolist()

@@ -18,7 +18,7 @@ import numpy as np
 from berth.api.devices import Allocations
 from berth.api.pod import Pod
 from berth.api.podlimits import refusal
-from berth.cluster.nodes import Mask, Nodes, info_of_row, node_info
+from berth.cluster.nodes import Mask, Nodes, RowIndex, node_info
 from berth.cluster.snapshot import Snapshot
 from berth.framework.equivalencecache import ClassResults, EquivalenceCache
 from berth.framework.extending import Extension
@@ -32,7 +32,7 @@ from berth.framework.filtering import (
     pre_filter,
 )
 from berth.framework.interface import FreeClaim, Nomination, PostFilterResult
-from berth.framework.plugincalls import PluginFailure, Timing, call, no_clock
+from berth.framework.plugincalls import PluginFailure, Timing, call, no_clock, run_explain
 from berth.framework.preemption import post_filter
 from berth.framework.profile import Profile, nodes_to_find
 from berth.framework.scoring import BestNodes, Scored, best_first, counted_pods, losses, score
@@ -376,11 +376,10 @@ def _candidates(cycle: _Cycle, nodes: Nodes, attempt: Attempt) -> tuple[Candidat
     counted = counted_pods(pod, Nodes(cycle.snapshot, rows), profile).tolist()
     names, explained = cycle.snapshot.rows.names, scored.of(indices[: cycle.options.explained])
     found = list(zip(rows.tolist(), scored.totals[indices].tolist(), counted, lost, strict=True))
+    details = _details(cycle, rows[: len(explained)], scored)
     candidates = [
-        Candidate(
-            node=names[row], total=total, scores=scores, pods=pods, loss=loss, details=_details(cycle, row, scores)
-        )
-        for (row, total, pods, loss), scores in zip(found, explained, strict=False)
+        Candidate(node=names[row], total=total, scores=scores, pods=pods, loss=loss, details=each)
+        for (row, total, pods, loss), scores, each in zip(found, explained, details, strict=False)
     ]
     candidates += [
         Candidate(node=names[row], total=total, pods=pods, loss=loss)
@@ -419,16 +418,16 @@ def _with_also(cycle: _Cycle, candidates: list[Candidate], nodes: Nodes, scored:
     return [*candidates, further]
 
 
-def _details(cycle: _Cycle, row: int, scores: dict[str, int]) -> dict[str, str]:
-    """The lines that plugins add to their scores of the node."""
-    info = info_of_row(cycle.snapshot, row) if cycle.profile.explaining else None
-    if info is None:
-        return {}
-    return {
-        plugin.name: call(plugin, "Explain", plugin.explain, str, cycle.found.state, cycle.pod, info)
-        for plugin in cycle.profile.explaining
-        if plugin.name in scores
-    }
+def _details(cycle: _Cycle, rows: RowIndex, scored: Scored) -> Sequence[dict[str, str]]:
+    """The lines that plugins add to their scores of these nodes."""
+    nodes = Nodes(cycle.snapshot, rows)
+    details: list[dict[str, str]] = [{} for _ in range(len(rows))]
+    for plugin in cycle.profile.explaining:
+        if plugin.name in scored.parts:
+            lines = run_explain(plugin, cycle.found.state, cycle.pod, nodes)
+            for of_node, line in zip(details, lines, strict=True):
+                of_node[plugin.name] = line
+    return details
 
 
 def _rejected_by_pre_filter(cycle: _Cycle, rejection: Status) -> Ranking:

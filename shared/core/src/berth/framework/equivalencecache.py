@@ -6,9 +6,9 @@ Only rows that changed since the class's last cycle are evaluated again. The cac
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Final, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -29,8 +29,11 @@ from berth.framework.interface import (
     MAX_SCORE,
     MIN_SCORE,
     FilterPlugin,
+    LivePlugin,
     NormalizePlugin,
     Plugin,
+    RowChanges,
+    ScorePlugin,
     Scores,
 )
 from berth.framework.plugincalls import (
@@ -39,6 +42,7 @@ from berth.framework.plugincalls import (
     run_filter_on_all,
     run_pre_filter,
     run_pre_score,
+    run_row_changes,
     run_score,
     run_score_on_all,
 )
@@ -143,8 +147,12 @@ class ClassResults:
         ]
         self._filters_of_pods = [f for f in self._filters if f.reads_pods]
         self._filters_of_nodes = [f for f in self._filters if not f.reads_pods]
+        self._live_filters = _LiveChanges("Filter", self._filters)
+        self._live_scores: _LiveChanges[ScorePlugin] = _LiveChanges("Score", ())
+        self._live_others: _LiveChanges[ScorePlugin] = _LiveChanges("Score", ())
         self._scores: list[WeightedScore] | None = None
         self._filtered = self._scored = -1
+        self.score_refreshes = 0  # how often the scores were brought up to date
         self.local_scores: LocalScores | None = None  # of the last cycle
         self._another = AnotherPod(pod, cache.snapshot)
         self._another_version = -1
@@ -168,11 +176,6 @@ class ClassResults:
     def fewer_pods_first(self) -> bool:
         return self._cache.profile.fewer_pods_first
 
-    @property
-    def scored_version(self) -> int:
-        """The Snapshot's version at the last refresh of the scores; negative before the first."""
-        return self._scored
-
     def refresh_filters(self) -> CachedVerdicts:
         """Run the filters again on rows that changed since the last time; return the verdicts on all rows."""
         snapshot = self._cache.snapshot
@@ -180,12 +183,17 @@ class ClassResults:
         if self._capacity != snapshot.columns.capacity or any(len(c.statuses) > most for c in self._columns.values()):
             self._clear()
         changed = snapshot.changed_since(self._filtered) if self._filtered >= 0 else None
+        live = self._live_filters.read(snapshot)
         if changed is None:
             self._evaluate_filters(None, self._filters)
         else:
-            self._evaluate_filters(changed.nodes | changed.pods, self._filters_of_pods)
+            moved = changed.nodes | changed.pods
+            self._evaluate_filters(moved, self._filters_of_pods)
             self._evaluate_filters(changed.nodes, self._filters_of_nodes)
+            for plugin, found in live:
+                self._evaluate_filters(_others(found.rows, moved), (plugin,))
         self._filtered = snapshot.version
+        self._live_filters.keep(live)
         return self._verdicts
 
     def refresh_scores(self) -> ChangedRows | None:
@@ -194,12 +202,19 @@ class ClassResults:
         changed = snapshot.changed_since(self._scored) if self._scored >= 0 else None
         if self._scores is None:
             self._pre_score()
+        live = self._live_scores.read(snapshot)
         if changed is None:
             self._evaluate_scores(None, list(self._score_columns.values()))
         else:
-            self._evaluate_scores(changed.nodes | changed.pods, self._columns_of_pods)
+            moved = changed.nodes | changed.pods
+            self._evaluate_scores(moved, self._columns_of_pods)
             self._evaluate_scores(changed.nodes, self._columns_of_nodes)
+            for plugin, found in live:
+                self._evaluate_scores(_others(found.rows, moved), (self._score_columns[plugin.name],))
+            changed = _with_live(changed, live)
         self._scored = snapshot.version
+        self._live_scores.keep(live)
+        self.score_refreshes += 1
         return changed
 
     def scores_with_another(self, rows: RowIndex) -> dict[str, npt.NDArray[np.float64]]:
@@ -225,11 +240,15 @@ class ClassResults:
     def _forget_changed(self) -> None:
         snapshot, since = self._cache.snapshot, self._another_version
         changed = snapshot.changed_since(since) if since >= 0 else None
+        live = self._live_others.read(snapshot)
+        if changed is not None:
+            changed = _with_live(changed, live)
         if changed is None:
             self._has_another[:] = False
         elif rows := changed.nodes | changed.pods:
             self._has_another[list(rows)] = False
         self._another_version = snapshot.version
+        self._live_others.keep(live)
 
     def _score_with_another(self, rows: RowIndex) -> None:
         snapshot = self._cache.snapshot
@@ -269,6 +288,8 @@ class ClassResults:
         self._score_columns = {e.plugin.name: ScoreColumn(e, self._capacity) for e in self._scores or ()}
         self._columns_of_pods = [column for column in self._score_columns.values() if column.reads_pods]
         self._columns_of_nodes = [column for column in self._score_columns.values() if not column.reads_pods]
+        plugins = [column.plugin for column in self._score_columns.values()]
+        self._live_scores, self._live_others = _LiveChanges("Score", plugins), _LiveChanges("Score", plugins)
         self.local_scores = None
 
     def _pre_score(self) -> None:
@@ -321,6 +342,43 @@ class ClassResults:
         return rows, Nodes(snapshot, rows)
 
 
+class _LiveChanges(Generic[Plug]):
+    """What the plugins with live data among some have reported so far."""
+
+    def __init__(self, point: str, plugins: Sequence[Plug]) -> None:
+        self._point = point
+        self._plugins: list[tuple[Plug, LivePlugin]] = [
+            (plugin, plugin) for plugin in plugins if isinstance(plugin, LivePlugin)
+        ]
+        self._seen = {plugin.name: -1 for plugin, _ in self._plugins}
+
+    def read(self, snapshot: Snapshot) -> Sequence[tuple[Plug, RowChanges]]:
+        """The changes since those that were kept."""
+        seen = self._seen
+        return [
+            (plugin, run_row_changes(live, self._point, snapshot, seen[plugin.name])) for plugin, live in self._plugins
+        ]
+
+    def keep(self, changes: Sequence[tuple[Plug, RowChanges]]) -> None:
+        """The rows are evaluated: they are not read again."""
+        for plugin, found in changes:
+            self._seen[plugin.name] = found.version
+
+
+def _others(rows: Collection[int] | None, known: frozenset[int]) -> frozenset[int] | None:
+    return None if rows is None else frozenset(rows) - known
+
+
+def _with_live(changed: ChangedRows, live: Sequence[tuple[Plugin, RowChanges]]) -> ChangedRows | None:
+    """The rows that live data has changed as if by their pods; None for all rows."""
+    for _, found in live:
+        if found.rows is None:
+            return None
+        if not changed.pods.issuperset(found.rows):
+            changed = ChangedRows(changed.nodes, changed.pods.union(found.rows), changed.pods_updated)
+    return changed
+
+
 class ScoreColumn:
     """One plugin's raw score per row: ``scores`` int64[capacity]. ``in_range``: no row was ever outside 0..100.
 
@@ -362,7 +420,7 @@ class LocalScores:
     raw: dict[str, Scores] = field(default_factory=dict)
     columns: list[ScoreColumn] = field(default_factory=list)
     keys: Scores | None = None
-    version: int = -1  # of the Snapshot
+    refreshes: int = -1  # of the class's scores, up to the one that is added up
 
     def can_follow(self, changed: ChangedRows, nodes: Nodes) -> bool:
         """Whether only a few rows need to be added up again for these nodes."""

@@ -36,7 +36,7 @@ from datetime import datetime
 from enum import Flag, auto
 from functools import cached_property
 from math import inf
-from typing import Any, ClassVar, Final, Protocol, TypeVar
+from typing import Any, ClassVar, Final, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -113,7 +113,7 @@ class Plugin(ABC):
     limit: CallLimit | None = None  # ends a call that hangs; services set one for third-party plugins
     timing: CallTimer | None = None  # set for some cycles only, because reading the clock costs more than some calls
     # The sources that the plugin reads of `Snapshot.live`, which holds only declared ones. Such a plugin reads
-    # ANYTHING.
+    # ANYTHING, or is a LivePlugin.
     live_sources: frozenset[LiveSource] = frozenset()
 
     @cached_property
@@ -507,6 +507,32 @@ class ExplainingPlugin(ScorePlugin):
     @abstractmethod
     def explain(self, state: CycleState, pod: Pod, node: NodeInfo) -> str:
         """The derivation of the score; called after NormalizeScore for the few nodes in the ranking."""
+
+
+class VectorExplainingPlugin(ExplainingPlugin):
+    """A plugin that explains several nodes at once; both forms always give equal answers."""
+
+    @abstractmethod
+    def explain_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> list[str]:
+        """A line for each of the nodes, in their order."""
+
+
+class RowChanges(NamedTuple):
+    """``version`` increases with every change. ``rows`` changed since an earlier version; None: any may have."""
+
+    version: int
+    rows: Collection[int] | None
+
+
+class LivePlugin(ScorePlugin):
+    """A row-local Score, and Filter, whose answers change with live data and time too: it reports for which rows."""
+
+    @abstractmethod
+    def row_changes(self, snapshot: Snapshot, since: int) -> RowChanges:
+        """The rows whose answers may have changed since this version, by whatever it reads; -1 at first.
+
+        Called for each equivalence class, before its kept answers are read.
+        """
 
 
 class ReservePlugin(Plugin):

@@ -26,7 +26,9 @@ from berth.framework.interface import (
     MIN_SCORE,
     CallTimer,
     ClaimPreEnqueuePlugin,
+    ExplainingPlugin,
     FilterPlugin,
+    LivePlugin,
     NormalizePlugin,
     Permission,
     Plugin,
@@ -39,9 +41,11 @@ from berth.framework.interface import (
     QueueSortPlugin,
     RemedyPlugin,
     RemedySentence,
+    RowChanges,
     ScorePlugin,
     Scores,
     SpreadingPlugin,
+    VectorExplainingPlugin,
     VectorFilterPlugin,
     VectorScorePlugin,
 )
@@ -233,6 +237,18 @@ def run_score_with_another(plugin: ScorePlugin, state: CycleState, pod: Pod, nod
         if isinstance(answer, np.ndarray)
         else run_score_on_all(plugin, state, pod, nodes)
     )
+
+
+def run_row_changes(plugin: LivePlugin, point: str, snapshot: Snapshot, since: int) -> RowChanges:
+    return call(plugin, point, plugin.row_changes, RowChanges, snapshot, since)
+
+
+def run_explain(plugin: ExplainingPlugin, state: CycleState, pod: Pod, nodes: Nodes) -> list[str]:
+    """One line per node."""
+    if isinstance(plugin, VectorExplainingPlugin):
+        return call(plugin, "Explain", plugin.explain_all, list, state, pod, nodes)
+    infos = (info for info in nodes.infos() if info is not None)
+    return [call(plugin, "Explain", plugin.explain, str, state, pod, info) for info in infos]
 
 
 def run_normalize(plugin: NormalizePlugin, state: CycleState, pod: Pod, scores: Scores, nodes: Nodes) -> Scores:

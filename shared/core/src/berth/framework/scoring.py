@@ -166,13 +166,13 @@ def _local_scores(pod: Pod, nodes: Nodes, state: CycleState, results: ClassResul
 
     On the nodes of the last pod of the class, only rows changed since are added up again.
     """
-    before, known = results.scored_version, results.local_scores
+    before, known = results.score_refreshes, results.local_scores
     changed = results.refresh_scores()
-    if known is None or changed is None or known.version != before or not known.can_follow(changed, nodes):
+    if known is None or changed is None or known.refreshes != before or not known.can_follow(changed, nodes):
         known = results.local_scores = _add_up(pod, nodes, state, results)
     else:
         _follow(known, changed.pods, nodes, fewer_pods_first=results.fewer_pods_first)
-    known.version = results.scored_version
+    known.refreshes = results.score_refreshes
     return known
 
 

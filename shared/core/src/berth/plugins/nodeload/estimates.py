@@ -29,11 +29,16 @@ class ClassEstimates:
     def __init__(self, estimate: Callable[[EquivalenceClass], Estimate]) -> None:
         self._estimate = estimate
         self._known: WeakKeyDictionary[EquivalenceClass, Estimate] = WeakKeyDictionary()
+        self._last: tuple[EquivalenceClass | None, Estimate] = None, ()
 
     def of(self, pod_class: EquivalenceClass) -> Estimate:
+        last, amounts = self._last  # newcomers of one node are mostly of one class
+        if pod_class is last:
+            return amounts
         known = self._known.get(pod_class)
         if known is None:
             known = self._known[pod_class] = self._estimate(pod_class)
+        self._last = pod_class, known
         return known
 
 

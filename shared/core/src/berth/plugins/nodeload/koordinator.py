@@ -173,10 +173,14 @@ class ProdLoads(NodeLoads):
         def of_prod(placed: PlacedPod) -> Estimate | None:
             return estimate(placed) if priority_class(placed.pod) == PROD else None
 
-        def shown(placed: PlacedPod) -> Estimate | None:
-            amounts, share = estimate(placed) or (), 1 - self.missing_share(placed)
-            of_all = tuple(share * amount for amount in amounts)
-            return (*of_all, *(of_all if priority_class(placed.pod) == PROD else (0.0,) * len(of_all)))
+        def shown(row: int) -> list[Estimate]:
+            found = []
+            for placed in snapshot.placed_on_row(row):
+                share = 1 - self.missing_share(placed)
+                of_all = tuple([share * amount for amount in estimate(placed) or ()])
+                is_prod = priority_class(placed.pod) == PROD
+                found.append((*of_all, *(of_all if is_prod else (0.0,) * len(of_all))))
+            return found
 
         super().__init__(snapshot, reading, of_prod, hold_seconds=hold_seconds)
         self._include_sys = include_sys

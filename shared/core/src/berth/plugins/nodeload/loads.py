@@ -5,23 +5,26 @@ the mean over ``range`` up to ``t`` has the rest of it. A proposed or assumed po
 unknown without a sample, or with one above the maximum age; it counts as using the mean share of the known nodes, and
 ``t`` is now. If fewer than half of the nodes are known, nothing is known (``is_enough``).
 
-Sums by row are kept up to date, a change of a row costs its pods. Rows of unknown nodes are summed again in steps of
-the range, because there the estimate fades with the clock.
+Sums by row are kept up to date: a change of a row's pods costs these pods, a sample costs nothing where all estimates
+have faded. Rows of unknown nodes are summed again in steps of the range, because there the estimate fades with the
+clock. Readers that keep results by row ask which loads have changed (``changed_since``).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Final
+from itertools import repeat, takewhile
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from berth.api.config.nodeload.queries import MEASURED, LoadReading, MeasuredResource
 from berth.cluster.columns import grown
-from berth.cluster.livedata import SampleColumns
+from berth.cluster.nodes import RowIndex
 from berth.cluster.pods import PlacedPod
 from berth.cluster.snapshot import Snapshot
 from berth.plugins.nodeload.estimates import Estimate
@@ -31,6 +34,8 @@ Mask = npt.NDArray[np.bool_]
 
 # Share of the range after which estimates on unknown nodes are computed again.
 _STEP: Final = 1 / 12
+# Share of the nodes from which on all count as changed: naming rows then costs more than to evaluate all of them.
+_MANY: Final = 1 / 8
 
 # The estimate of a placed pod; None for one that does not count.
 PodEstimate = Callable[[PlacedPod], Estimate | None]
@@ -59,6 +64,16 @@ class Measured:
         return 0 < self.nodes <= 2 * self.count
 
 
+class Term(NamedTuple):
+    """A resource of which enough nodes are known: float64[capacity] each, and its place in an estimate."""
+
+    resource: MeasuredResource
+    place: int
+    measured: Amount
+    newcomers: Amount
+    allocatable: Amount
+
+
 class NodeLoads:
     """The load of all nodes by one reading; up to date after :meth:`refresh`."""
 
@@ -67,7 +82,7 @@ class NodeLoads:
     ) -> None:
         self._snapshot = snapshot
         self._statistic = reading.statistic
-        self._token = reading.query.token  # computed by each call
+        self._samples = snapshot.live.samples(reading.query.token)
         self._maximum_age = reading.maximum_age.total_seconds()
         self._range = reading.query.time_range.total_seconds()
         self._hold = hold_seconds
@@ -75,63 +90,140 @@ class NodeLoads:
         self._newcomers = RowSums(snapshot, len(MEASURED), self._missing)
         self._sums = [self._newcomers]
         self._as_of: Amount = np.zeros(0)  # by row, the time up to which estimates have faded
+        # By row, when the last of its pods was bound: infinite with an unbound one. Estimates before do not change
+        # with a sample once that pod's has faded.
+        self._last_bound: Amount = np.zeros(0)
         self._measured: dict[MeasuredResource, Measured] = {}
+        self._terms: dict[Sequence[MeasuredResource], Sequence[Term]] = {}
         self._seen = self._sampled = self._step = -1
-        self._expires = -math.inf
+        self._now = self._expires = -math.inf
+        self.version = 0  # increases when the load of a row has changed
+        self._changed: dict[int, int] = {}  # row to the version that changed it last, in that order
+        self._last_changed: Collection[int] = ()  # by the last version
+        self._all_changed = 0  # the last version that may have changed every row
+        # What explanations say of a row, kept until it changes.
+        self.texts: dict[int, tuple[str, str]] = {}
 
     def refresh(self) -> None:
         """Call before anything is read, in each cycle."""
         samples, version, now = self._samples, self._snapshot.version, self._snapshot.live.now
-        step = math.floor(now / (self._range * _STEP))
-        if (version, samples.version, step) == (self._seen, self._sampled, self._step) and now <= self._expires:
+        if now == self._now and (version, samples.version) == (self._seen, self._sampled):
             return
-        changed = self._snapshot.changed_since(self._seen) if self._seen >= 0 else None
-        if changed is None or changed.nodes or samples.version != self._sampled or now > self._expires:
-            self._measured = {}
-        also: Collection[int] = samples.changed_since(self._sampled)
-        if changed is None or step != self._step or now > self._expires:
-            also = self._fade(samples, now, also)
+        samples.refresh()
+        step = math.floor(now / (self._range * _STEP))
+        is_due, self._now = step != self._step or now > self._expires, now
+        if is_due or (version, samples.version) != (self._seen, self._sampled):
+            self._follow(is_due=is_due)
+            self._seen, self._sampled, self._step = version, samples.version, step
+
+    def _follow(self, *, is_due: bool) -> None:
+        """``is_due``: the clock has changed estimates on unknown nodes, or which nodes are known."""
+        samples, snapshot = self._samples, self._snapshot
+        changed = snapshot.changed_since(self._seen) if self._seen >= 0 else None
+        is_stale = changed is None or changed.nodes or samples.version != self._sampled or self._now > self._expires
+        faded = self._fade() if is_due or changed is None else self._fade_sampled(samples.changed_since(self._sampled))
+        rows: AbstractSet[int]
+        if changed is None:
+            rows = set(range(snapshot.size))
         else:
-            self._set_as_of(samples, also)
+            rows = {*changed.nodes, *changed.pods, *changed.pods_updated, *faded}
         for sums in self._sums:
-            sums.refresh(also)
-        self._seen, self._sampled, self._step = version, samples.version, step
+            sums.refresh(rows)
+        moved = self._measure_again() if is_stale else ()
+        self._terms.clear()
+        self._note(None if changed is None or moved is None else {*rows, *moved})
 
-    def _fade(self, samples: SampleColumns, now: float, also: Iterable[int]) -> set[int]:
-        """Rows whose estimates changed with the clock, and ``also``."""
-        sampled_at = samples.sampled_at
-        recent = now - sampled_at <= self._maximum_age
-        self._as_of = np.where(recent, sampled_at, now)
-        self._expires = float(np.min(sampled_at, where=recent, initial=math.inf)) + self._maximum_age
-        unknown = np.flatnonzero(self._snapshot.columns.exists & ~recent)
-        return {*unknown.tolist(), *also}
+    def _note(self, rows: Collection[int] | None) -> None:
+        if rows is None or len(rows) > self._snapshot.size * _MANY:
+            self.version += 1
+            self._all_changed = self.version
+            self._changed.clear()
+            self.texts.clear()
+        elif rows:
+            self.version += 1
+            self._last_changed = rows
+            for row in rows:
+                self._changed.pop(row, None)
+                self._changed[row] = self.version
+                self.texts.pop(row, None)
 
-    def _set_as_of(self, samples: SampleColumns, rows: Iterable[int]) -> None:
-        now = self._snapshot.live.now
-        if len(self._as_of) != len(samples.sampled_at):
-            self._as_of = grown(self._as_of, len(samples.sampled_at), now)
-        for row in rows:
-            sampled_at = float(samples.sampled_at[row])
-            is_recent = now - sampled_at <= self._maximum_age
-            self._as_of[row] = sampled_at if is_recent else now
-            if is_recent:
-                self._expires = min(self._expires, sampled_at + self._maximum_age)
-
-    @property
-    def _samples(self) -> SampleColumns:
-        return self._snapshot.live.samples(self._token)
-
-    def _missing(self, placed: PlacedPod) -> Estimate | None:
-        share = self.missing_share(placed)
-        if share <= 0 or (amounts := self._estimate(placed)) is None:
+    def changed_since(self, version: int) -> Collection[int] | None:
+        """The rows whose load has changed after a version; None if every row's may have."""
+        if version < self._all_changed:
             return None
-        return tuple(share * amount for amount in amounts)
+        if version == self.version:
+            return ()
+        if version == self.version - 1:
+            return self._last_changed
+        return [row for row, _ in takewhile(lambda item: item[1] > version, reversed(self._changed.items()))]
+
+    def _fade(self) -> list[int]:
+        """Estimates fade up to each node's sample, on unknown nodes up to now. The rows whose estimates changed."""
+        sampled_at, before = self._samples.sampled_at, self._as_of
+        recent = self._now - sampled_at <= self._maximum_age
+        self._as_of = np.where(recent, sampled_at, self._now)
+        self._expires = float(np.min(sampled_at, where=recent, initial=math.inf)) + self._maximum_age
+        if len(before) != len(sampled_at):
+            before = grown(before, len(sampled_at), self._now)
+            self._last_bound = grown(self._last_bound, len(sampled_at), -math.inf)
+        moved = (before != self._as_of) & self._has_newcomers(np.minimum(before, self._as_of), self._last_bound)
+        found: list[int] = np.flatnonzero(moved & self._snapshot.columns.exists).tolist()
+        return found
+
+    def _fade_sampled(self, sampled: Sequence[int]) -> list[int]:
+        """The same on nodes with a new sample."""
+        size = len(self._samples.sampled_at)
+        if len(self._as_of) != size:
+            self._as_of = grown(self._as_of, size, self._now)
+            self._last_bound = grown(self._last_bound, size, -math.inf)
+        if not sampled:
+            return []
+        rows = np.array(sampled, dtype=np.intp)
+        sampled_at, before = self._samples.sampled_at[rows], self._as_of[rows]
+        recent = self._now - sampled_at <= self._maximum_age
+        after = self._as_of[rows] = np.where(recent, sampled_at, self._now)
+        oldest = float(np.min(sampled_at, where=recent, initial=math.inf))
+        self._expires = min(self._expires, oldest + self._maximum_age)
+        found: list[int] = rows[self._has_newcomers(np.minimum(before, after), self._last_bound[rows])].tolist()
+        return found
+
+    def _has_newcomers(self, as_of: Amount, last_bound: Amount) -> Mask:
+        """As ``missing_share`` of the last pod: others have faded before."""
+        return 1 - (as_of - self._hold - last_bound) / self._range > 0
+
+    def _measure_again(self) -> Collection[int] | None:
+        """The rows whose measured load has changed, of unknown nodes by the mean; None if it may be all."""
+        before, self._measured = self._measured, {}
+        rows: list[int] = []
+        for resource, then in before.items():
+            now = self.measured(resource)
+            if len(then.known) != len(now.known) or then.is_enough != now.is_enough:
+                return None
+            differs = (then.amount != now.amount) | (then.known != now.known) | (then.allocatable != now.allocatable)
+            rows += np.flatnonzero(differs & self._snapshot.columns.exists).tolist()
+        return rows
+
+    def _missing(self, row: int) -> list[Estimate]:
+        """The estimates of the row's pods, as far as its sample lacks them."""
+        found, last_bound = [], -math.inf
+        faded = self._as_of.item(row) - self._hold - self._range - 1  # for sure, before any rounding
+        for placed in self._snapshot.placed_on_row(row):
+            if (bound_at := placed.bound_at) is None:
+                share, last_bound = 1.0, math.inf
+            else:
+                last_bound = max(last_bound, bound_at)
+                if bound_at < faded or (share := self.missing_share(placed)) <= 0:
+                    continue
+            if (amounts := self._estimate(placed)) is not None:
+                found.append(amounts if share == 1 else tuple([share * amount for amount in amounts]))
+        self._last_bound[row] = last_bound
+        return found
 
     def missing_share(self, placed: PlacedPod) -> float:
         """The share (0..1) of the pod's use that its node's sample lacks."""
         if placed.bound_at is None:
             return 1.0
-        since = float(self._as_of[placed.row]) - self._hold - placed.bound_at
+        since = self._as_of.item(placed.row) - self._hold - placed.bound_at
         return min(1.0, max(0.0, 1 - since / self._range))
 
     def measured(self, resource: MeasuredResource) -> Measured:
@@ -146,7 +238,10 @@ class NodeLoads:
         allocatable = np.maximum(columns.allocatable.of(resource), 1.0)
         known = columns.exists & (self._snapshot.live.now - samples.sampled_at <= self._maximum_age) & ~np.isnan(amount)
         count = int(np.count_nonzero(known))
-        mean = float(np.sum(amount / allocatable, where=known)) / count if count else 0.0
+        if count < self._snapshot.node_count:
+            mean = float(np.sum(amount / allocatable, where=known)) / count if count else 0.0
+        else:
+            mean = 0.0  # of rows without a node
         return Measured(
             known=known,
             amount=np.where(known, amount, mean * allocatable),
@@ -157,49 +252,55 @@ class NodeLoads:
 
     def newcomers(self, resource: MeasuredResource) -> Amount:
         """float64[capacity]: the estimate for pods that no sample shows yet."""
-        column: Amount = self._newcomers.columns[MEASURED.index(resource)]
-        return column
+        return self._newcomers.columns[MEASURED.index(resource)]
 
-    def age_seconds(self, row: int) -> float:
-        """The age of the row's sample; NaN without one."""
-        age: float = self._snapshot.live.now - self._samples.sampled_at.item(row)
-        return 0.0 if age < 0 else age
+    def terms(self, resources: Sequence[MeasuredResource]) -> Sequence[Term]:
+        """These resources, without those of which too few nodes are known."""
+        found = self._terms.get(resources)
+        if found is None:
+            measured = ((each, self.measured(each)) for each in resources)
+            found = self._terms[resources] = [
+                Term(each, MEASURED.index(each), known.amount, self.newcomers(each), known.allocatable)
+                for each, known in measured
+                if known.is_enough
+            ]
+        return found
+
+    def ages(self, rows: RowIndex) -> Amount:
+        """float64[rows]: the age of each row's sample in seconds; NaN without one."""
+        ages: Amount = np.maximum(self._snapshot.live.now - self._samples.sampled_at[rows], 0.0)
+        return ages
 
     def newcomers_on(self, row: int) -> int:
         """How many pods of the row count with an estimate."""
-        if not any(self._newcomers.columns[:, row].tolist()):
-            return 0
-        return sum(self._missing(placed) is not None for placed in self._snapshot.placed_on_row(row))
+        sums = self._newcomers
+        return sums.counts.item(row) if any(column.item(row) for column in sums.columns) else 0
 
 
 class RowSums:
-    """Sums over the pods of each row: ``columns`` float64[width, capacity], up to date after :meth:`refresh`."""
+    """Sums over the pods of each row.
 
-    def __init__(self, snapshot: Snapshot, width: int, of_pod: PodEstimate) -> None:
+    Attributes:
+        columns: a float64[capacity] for each amount.
+        counts: int64[capacity], how many pods each sum has.
+    """
+
+    def __init__(self, snapshot: Snapshot, width: int, of_row: Callable[[int], Sequence[Estimate]]) -> None:
+        """``of_row``: what each of a row's pods adds, as far as it counts."""
         self._snapshot = snapshot
-        self._of_pod = of_pod
-        self.columns: npt.NDArray[np.float64] = np.zeros((width, 0))
-        self._seen = -1
+        self._of_row = of_row
+        self.columns: list[Amount] = [np.zeros(0) for _ in range(width)]
+        self.counts: npt.NDArray[np.int64] = np.zeros(0, dtype=np.int64)
 
-    def refresh(self, also: Iterable[int] = ()) -> None:
-        """``also``: rows to sum again though their pods have not changed."""
+    def refresh(self, rows: Iterable[int]) -> None:
+        """Sum these rows again."""
         capacity = self._snapshot.columns.capacity
-        if (missing := capacity - self.columns.shape[1]) > 0:
-            self.columns = np.pad(self.columns, ((0, 0), (0, missing)))
-        for row in self._changed(also):
-            self.columns[:, row] = self._sums(row)
-        self._seen = self._snapshot.version
-
-    def _changed(self, also: Iterable[int]) -> Iterable[int]:
-        if self._seen == self._snapshot.version:
-            return also
-        changed = self._snapshot.changed_since(self._seen) if self._seen >= 0 else None
-        if changed is None:
-            return range(self._snapshot.size)
-        return {*changed.nodes, *changed.pods, *changed.pods_updated, *also}
-
-    def _sums(self, row: int) -> list[float]:
-        found = [
-            amounts for placed in self._snapshot.placed_on_row(row) if (amounts := self._of_pod(placed)) is not None
-        ]
-        return [math.fsum(column) for column in zip(*found, strict=True)] if found else [0.0] * len(self.columns)
+        if len(self.counts) < capacity:
+            self.columns = [grown(column, capacity) for column in self.columns]
+            self.counts = grown(self.counts, capacity)
+        for row in rows:
+            found = self._of_row(row)
+            sums = map(math.fsum, zip(*found, strict=True)) if found else repeat(0.0)
+            for column, amount in zip(self.columns, sums, strict=False):
+                column[row] = amount
+            self.counts[row] = len(found)

@@ -16,14 +16,17 @@ import numpy as np
 
 from berth.api.config.nodeload.queries import MEASURED, LoadReading, MeasuredResource, Statistic
 from berth.api.pod import Pod
-from berth.cluster.nodes import NodeInfo, Nodes, NodesWithAnother
-from berth.cluster.pods import EquivalenceClass
+from berth.cluster.nodes import NodeInfo, Nodes
+from berth.cluster.pods import EquivalenceClass, PlacedPod
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, EventHint, LiveDataUpdate, Resource, nothing, was_placed
 from berth.framework.interface import (
     EnqueueExtensions,
-    ExplainingPlugin,
+    LivePlugin,
+    Reads,
+    RowChanges,
     Scores,
+    VectorExplainingPlugin,
     VectorFilterPlugin,
     VectorScorePlugin,
 )
@@ -40,14 +43,14 @@ TOO_MUCH: Final = "node(s) had too much {} in use"
 RELIEF_PERCENT: Final = 5
 
 # Points that a formula makes whole may be a little less, because shares are binary fractions.
-_ROUNDING: Final = 1e-9
+ROUNDING: Final = 1e-9
 
 
 def source_of(reading: LoadReading) -> LiveSource:
     return LiveSource(bucket=BANDWIDTH, name=reading.query.token)
 
 
-class LoadScore(VectorScorePlugin, ExplainingPlugin):
+class LoadScore(VectorScorePlugin, VectorExplainingPlugin):
     """A score by measured load. Plugins say for which resources, by which loads and formula."""
 
     # The resources that the formula reads.
@@ -66,43 +69,54 @@ class LoadScore(VectorScorePlugin, ExplainingPlugin):
         """float64[nodes], 0..100, of which the whole numbers count."""
 
     def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
-        return int(self.score_all(state, pod, Nodes(node.snapshot, np.array([node.row])))[0])
+        row = np.array([node.row])
+        return int(self._score_all(state, pod, Nodes(node.snapshot, row), pods=1 + node.others)[0])
 
     def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
-        return self._score_all(state, pod, nodes, pods=1)
+        """Pods that a view shows beside count with the whole estimate, as a pod that was just placed."""
+        return self._score_all(state, pod, nodes, pods=1 + nodes.others)
 
-    def score_with_another(self, state: CycleState, pod: Pod, nodes: NodesWithAnother) -> Scores:
-        """Score with the whole estimate for the other pod, as for a pod that was just placed."""
-        return self._score_all(state, pod, nodes, pods=2)
-
-    def _score_all(self, state: CycleState, pod: Pod, nodes: Nodes, *, pods: int) -> Scores:
-        loads = self.loads_for(pod, nodes.snapshot)
-        known = [resource for resource in self.resources if loads.measured(resource).is_enough]
-        if not known:
+    def _score_all(self, state: CycleState, pod: Pod, nodes: Nodes, *, pods: Amount | int) -> Scores:
+        terms, estimate = self.loads_for(pod, nodes.snapshot).terms(self.resources), self.estimate(state, pod)
+        if not terms:
             return np.zeros(len(nodes), dtype=np.int64)
-        added = dict(zip(MEASURED, self.estimate(state, pod), strict=True))
         used, allocatable = {}, {}
-        for resource in known:
-            measured = loads.measured(resource)
-            with_pods = nodes.take(measured.amount) + nodes.take(loads.newcomers(resource))
-            with_pods += pods * added[resource]
-            used[resource] = with_pods
-            allocatable[resource] = nodes.take(measured.allocatable)
+        for term in terms:
+            with_pods = nodes.take(term.measured) + nodes.take(term.newcomers)
+            with_pods += pods * estimate[term.place]
+            used[term.resource] = with_pods
+            allocatable[term.resource] = nodes.take(term.allocatable)
         points = self.points(pod, nodes, Loads(used=used, allocatable=allocatable))
-        points += _ROUNDING
+        points += ROUNDING
         return points.astype(np.int64)
 
     def explain(self, state: CycleState, pod: Pod, node: NodeInfo) -> str:
         """For people: measured use, its age, and the estimates."""
-        loads = self.loads_for(pod, node.snapshot)
-        left_out = [resource for resource in self.resources if not loads.measured(resource).is_enough]
-        known = [resource for resource in self.resources if resource not in left_out]
-        text = _used_on(node.row, loads, known) if known else ""
-        return "; ".join((*([text] if text else ()), *(_left_out(resource, loads, known) for resource in left_out)))
+        return self.explain_all(state, pod, Nodes(node.snapshot, np.array([node.row])))[0]
+
+    def explain_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> list[str]:
+        del state
+        loads = self.loads_for(pod, nodes.snapshot)
+        known = [term.resource for term in loads.terms(self.resources)]
+        left_out = [_left_out(each, loads, known) for each in self.resources if each not in known]
+        without = "; ".join(left_out)
+        if not known:
+            return [without] * len(nodes)
+        ages, texts, end = loads.ages(nodes.rows), loads.texts, f"; {without}" if without else ""
+        lines = []
+        for row, age in zip(nodes.rows.tolist(), ages.tolist(), strict=True):
+            if (text := texts.get(row)) is None:
+                text = texts[row] = _used_on(row, loads, known)
+            used, newcomers = text
+            sampled = "no sample" if math.isnan(age) else f"sample {age:.0f} s old"
+            lines.append(f"{used} used, {sampled}{newcomers}{end}")
+        return lines
 
 
-class OneReadingScore(LoadScore):
-    """A score with one reading and one estimate for all pods of an equivalence class."""
+class OneReadingScore(LoadScore, LivePlugin):
+    """A score with one reading and one estimate for all pods of an equivalence class, kept for each class."""
+
+    reads = Reads.NODE | Reads.PODS
 
     def __init__(
         self,
@@ -117,11 +131,19 @@ class OneReadingScore(LoadScore):
 
     def loads_for(self, pod: Pod, snapshot: Snapshot) -> NodeLoads:
         del pod
-        loads = snapshot.derived(
-            self, lambda: NodeLoads(snapshot, self.reading, lambda placed: self._estimates.of(placed.pod_class))
-        )
+        return self._loads(snapshot)
+
+    def _loads(self, snapshot: Snapshot) -> NodeLoads:
+        loads = snapshot.derived(self, lambda: NodeLoads(snapshot, self.reading, self._of_placed))
         loads.refresh()
         return loads
+
+    def _of_placed(self, placed: PlacedPod) -> Estimate:
+        return self._estimates.of(placed.pod_class)
+
+    def row_changes(self, snapshot: Snapshot, since: int) -> RowChanges:
+        loads = self._loads(snapshot)
+        return RowChanges(loads.version, loads.changed_since(since))
 
     def estimate(self, state: CycleState, pod: Pod) -> Estimate:
         return self._estimates.of(state.pod_class)
@@ -138,18 +160,17 @@ class Loads:
         return self.used[resource] / self.allocatable[resource]
 
 
-def _used_on(row: int, loads: NodeLoads, resources: Sequence[MeasuredResource]) -> str:
-    """``71 % of CPU used, sample 12 s old, 2 newcomers estimated at 4 %``."""
+def _used_on(row: int, loads: NodeLoads, resources: Sequence[MeasuredResource]) -> tuple[str, str]:
+    """``71 % of CPU``, before the age of the sample, and ``, 2 newcomers estimated at 4 %``, after it."""
     measured = [(resource, loads.measured(resource)) for resource in resources]
-    age = loads.age_seconds(row)
     unknown = [WORDS[resource] for resource, each in measured if not each.known.item(row)]
     text = f"{' and '.join(unknown)} counted as the mean: " if unknown else ""
     text += " and ".join([f"{_percent(each.amount, each, row)} of {WORDS[resource]}" for resource, each in measured])
-    text += " used, no sample" if math.isnan(age) else f" used, sample {age:.0f} s old"
-    if newcomers := loads.newcomers_on(row):
-        estimates = [_percent(loads.newcomers(resource), each, row) for resource, each in measured]
-        text += f", {newcomers} {'newcomer' if newcomers == 1 else 'newcomers'} estimated at {' and '.join(estimates)}"
-    return text
+    if not (newcomers := loads.newcomers_on(row)):
+        return text, ""
+    estimates = [_percent(loads.newcomers(resource), each, row) for resource, each in measured]
+    pods = "newcomer" if newcomers == 1 else "newcomers"
+    return text, f", {newcomers} {pods} estimated at {' and '.join(estimates)}"
 
 
 def _left_out(resource: MeasuredResource, loads: NodeLoads, known: Sequence[MeasuredResource]) -> str:

@@ -39,6 +39,7 @@ from berth.api.config.nodeload.trimaran import (
 from berth.api.pod import Pod
 from berth.cluster.nodes import Nodes
 from berth.cluster.snapshot import Snapshot
+from berth.framework.interface import Reads
 from berth.plugins.factory import PluginFactory
 from berth.plugins.nodeload.estimates import packed, requested
 from berth.plugins.nodeload.loads import Amount, NodeLoads
@@ -70,6 +71,7 @@ class LoadVariationRiskBalancing(OneReadingScore):
     """Prefers nodes whose load is low and steady, as Trimaran's plugin does."""
 
     name: ClassVar[str] = LOAD_VARIATION_RISK_BALANCING
+    reads = Reads.ANYTHING  # also the deviations, whose changes are not reported
 
     def __init__(self, args: LoadVariationRiskBalancingArgs) -> None:
         self._margin = args.safe_variance_margin if args.safe_variance_margin >= 0 else 1.0
