@@ -17,6 +17,7 @@ from berth.api.config.configuration import (
 )
 from berth.api.config.decode import Problems, parse_yaml, read_struct
 from berth.api.config.extenders import complete_extenders, without_ignored_resources
+from berth.api.config.groupplugins import what_is_left_out
 from berth.api.config.profiles import KnownPlugin, PluginSetting, complete_profiles
 from berth.api.config.types import (
     API_GROUP,
@@ -87,7 +88,9 @@ def _read(document: dict[str, object], plugged: PluginSetting, problems: Problem
     configuration = _complete(file, plugged, problems)
     if problems:
         return None
-    return replace(configuration, digest=_digest(document, plugged.preset), converted=tuple(conversion.done))
+    left_out = () if plugged.is_partial else what_is_left_out(file.profiles, plugged.known)
+    converted = (*conversion.done, *left_out)
+    return replace(configuration, digest=_digest(document, plugged.preset), converted=converted)
 
 
 def _check_identity(document: dict[str, object], problems: Problems) -> None:
