@@ -249,8 +249,7 @@ def test_problems_always_come_in_the_same_order():
         ),
         pytest.param(
             "profiles: [{plugins: {placementScore: {enabled: [{name: Fit}]}}}]",
-            "profiles[0].plugins.placementScore: "
-            "not supported; groups are placed without plugins",
+            "profiles[0].plugins.placementScore: not supported; groups are placed without plugins",
             id="placements of groups",
         ),
         pytest.param(
@@ -346,10 +345,14 @@ def test_a_file_with_coscheduling_loads_and_says_what_berth_does_instead(plugins
     assert configuration.profiles == default.profiles
     assert configuration.converted == (
         "profiles[0].plugins: Coscheduling is left out, groups are placed all or none without a plugin",
-        "profiles[0].pluginConfig[0].args.permitWaitingTimeSeconds has no effect, "
-        "a group that waits holds no room, so that none has to be given back",
-        "profiles[0].pluginConfig[0].args.podGroupBackoffSeconds has no effect, "
-        "groups back off by podInitialBackoffSeconds and podMaxBackoffSeconds, as pods do",
+        (
+            "profiles[0].pluginConfig[0].args.permitWaitingTimeSeconds has no effect, "
+            "a group that waits holds no room, so that none has to be given back"
+        ),
+        (
+            "profiles[0].pluginConfig[0].args.podGroupBackoffSeconds has no effect, "
+            "groups back off by podInitialBackoffSeconds and podMaxBackoffSeconds, as pods do"
+        ),
     )
 
 
@@ -370,10 +373,14 @@ def test_the_plugins_of_upstreams_groups_are_left_out_with_a_sentence():
     assert loaded(body).profiles == loaded("").profiles
     assert loaded(body).converted == (
         "profiles[0].plugins: GangScheduling is left out, groups are placed all or none without a plugin",
-        "profiles[0].plugins: TopologyPlacement is left out, "
-        "a group that names a topology key is placed in one of its domains without a plugin",
-        "profiles[0].plugins: PodGroupPodsCount is left out, "
-        "of the domains that hold a whole group the fullest is tried first",
+        (
+            "profiles[0].plugins: TopologyPlacement is left out, "
+            "a group that names a topology key is placed in one of its domains without a plugin"
+        ),
+        (
+            "profiles[0].plugins: PodGroupPodsCount is left out, "
+            "of the domains that hold a whole group the fullest is tried first"
+        ),
     )
 
 

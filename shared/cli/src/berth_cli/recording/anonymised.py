@@ -294,7 +294,8 @@ def _by_field(mask: Mask) -> Mapping[str, Callable[[str], str]]:
         mask.text: "message reason error details queue stage note problems",
         mask.time: "creation_timestamp deletion_timestamp start_time last_transition_time bound_at disrupted_pods "
         "allocation_timestamp created",
-        mask.quantity: "requests min_resources limits overhead allocatable capacity maximum_volume_size consumed_capacity",
+        mask.quantity: "requests min_resources limits overhead allocatable capacity maximum_volume_size "
+        "consumed_capacity",
         mask.expression: "expression",
         mask.literal: "string_value version_value",
         mask.version: "resource_version resource_versions",

@@ -180,7 +180,8 @@ ifnotpresent ignore image immediate in index ingress initialized instance intern
 kube kubelet kubernetes kubescheduler label labels lease leases leastallocated limits link linux list load local lost
 lt managed master memory memorypressure message metadata migrated mostallocated name namespace network
 networkunavailable never node nodes noexecute noschedule not notin ordinal out part partition pending pidpressure
-plane plugins pod podcontroller podgroupinitiallyscheduled podgroupscheduled pods podscheduled podsignature policy ppc64le preemptionbyscheduler
+plane plugins pod podcontroller podgroupinitiallyscheduled podgroupscheduled pods podscheduled podsignature policy
+ppc64le preemptionbyscheduler
 preemptlowerpriority preferavoidpods prefernoschedule preferred priority provisioned provisioner pullpolicy pv pvc
 readonlymany readwritemany readwriteonce readwriteoncepod ready reason receive reference region relative release
 released requestedtocapacityratio requests required riscv64 role running s390x safe scalar scheduleanyway scheduler
