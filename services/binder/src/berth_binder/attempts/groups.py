@@ -654,6 +654,9 @@ class GroupBinding:
         if group is None or group.decision is not decision or group.decided is None:
             return []
         del self.undecided[group.uid]
+        for uid in (group.uid, *group.awaited):  # by a forged message, what never comes
+            if not self._calls.is_tried(uid):
+                self._cache.stop_awaiting(uid)
         self._decided.add(group.decided, now)
         settled = [each for each in group.deliveries if settles(group.decided, each)]
         for delivery in group.deliveries:
