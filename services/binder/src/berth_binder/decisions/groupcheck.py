@@ -180,7 +180,7 @@ class _Examining:
         self.nodes: dict[str, str] = {}
         self._rejected: dict[tuple[str, str], dict[str, None]] = {}  # by plugin and reason, the nodes
         self._without_node = 0
-        # A plan whose nodes have all gone costs at most about twice one that holds, whoever wrote it.
+        # A plan whose nodes have all gone, or never were, takes at most twice the checks of one that holds.
         self._alternates_left = len(plan.members) + MOST_ALTERNATES
         self._cache = cache
         self._profile = profile

@@ -309,7 +309,7 @@ class _SliceWithoutDevices(Trimmed, frozen=True, kw_only=True):
 
 
 _without_spec: Final = msgspec.json.Decoder(_WithoutSpec)
-_rests: Final[dict[type[Any], msgspec.json.Decoder[_ClaimWithoutSpec | _WithoutSpec | _SliceWithoutDevices]]] = {
+_rests: Final[dict[type[Any], msgspec.json.Decoder[Any]]] = {
     ResourceClaim: msgspec.json.Decoder(_ClaimWithoutSpec),
     DeviceClass: _without_spec,
     ResourceSlice: msgspec.json.Decoder(_SliceWithoutDevices),
@@ -317,7 +317,7 @@ _rests: Final[dict[type[Any], msgspec.json.Decoder[_ClaimWithoutSpec | _WithoutS
     UpstreamPodGroup: _without_spec,
 }
 
-_SPECS: Final = {
+_SPECS: Final[dict[type[Any], type[Any]]] = {
     DeviceClass: DeviceClassSpec,
     CoschedulingPodGroup: CoschedulingSpec,
     UpstreamPodGroup: UpstreamSpec,
@@ -338,7 +338,8 @@ def readable_rest(struct: type[Any], raw: bytes, reason: str) -> Rest | None:
     if isinstance(rest, _ClaimWithoutSpec):
         return ResourceClaim(metadata=rest.metadata, spec=ResourceClaimSpec(left_out=text), status=rest.status)
     if isinstance(rest, _WithoutSpec):
-        return struct(metadata=rest.metadata, spec=_SPECS[struct](left_out=text))  # type: ignore[no-any-return]  # see _rests
+        without_spec: Rest = struct(metadata=rest.metadata, spec=_SPECS[struct](left_out=text))
+        return without_spec
     if isinstance(rest, _SliceWithoutDevices):
         place = {name: getattr(rest.spec, name) for name in _SlicePlace.__struct_fields__}
         return ResourceSlice(metadata=rest.metadata, spec=ResourceSliceSpec(left_out=text, **place))
