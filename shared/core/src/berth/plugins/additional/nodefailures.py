@@ -93,8 +93,8 @@ class FilteringNodeFailures(NodeFailures, VectorFilterPlugin, RemedyPlugin, Enqu
     def remedy(self, state: CycleState, pod: Pod, nodes: RejectedNodes) -> Iterable[RemedySentence]:
         infos = [info for info in nodes.infos() if info is not None]
         found = [each for info in infos if (each := _lately(pod, info, self._back_off)) is not None]
-        told = _sentence(min(found, key=lambda each: each.age), nodes.snapshot)
-        after = f"have failed a pod of this workload in the last {self._back_off.total_seconds():g} s: {told}"
+        newest = _sentence(min(found, key=lambda each: each.age), nodes.snapshot)
+        after = f"have failed a pod of this workload in the last {self._back_off.total_seconds():g} s: {newest}"
         return [RemedySentence(about="lately", after=after)]
 
     def events(self) -> Sequence[EventHint]:
