@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-from berth.cluster.failures import MOST_FAILURES, MOST_ON_A_NODE, FailureLog
+from berth.cluster.failures import MOST_FAILURES, MOST_ON_A_NODE, NodeFailureLog
 from berth.messages.attempts import encode
 from berth.messages.livedata import FACT_BYTES
 from harness.builders.objects import a_pod
@@ -12,8 +12,8 @@ NOW = 1_700_000_000.0
 MINUTE, FIVE = timedelta(minutes=1), timedelta(minutes=5)
 
 
-def a_log(*ends: timedelta) -> FailureLog:
-    log = FailureLog(ends or (MINUTE, FIVE))
+def a_log(*ends: timedelta) -> NodeFailureLog:
+    log = NodeFailureLog(ends or (MINUTE, FIVE))
     log.begin()
     return log
 
@@ -22,7 +22,7 @@ def failure_of(owner: str, node: str = "n1", at: float = NOW, **more: str):
     return failed(owned_by(owner, a_pod(f"{owner}-1")), node, at, **more)
 
 
-def ages(log: FailureLog, now: float) -> dict[str, dict[str, float]]:
+def ages(log: NodeFailureLog, now: float) -> dict[str, dict[str, float]]:
     """By node and workload, the ages in the facts that are written now."""
     return {
         node: {}
@@ -82,7 +82,7 @@ def test_a_kubelet_whose_clock_is_ahead_prolongs_nothing():
 
 
 def test_pods_without_a_workload_and_logs_without_an_end_keep_nothing():
-    log, none = a_log(), FailureLog(())
+    log, none = a_log(), NodeFailureLog(())
     none.begin()
     log.observe(failed(a_pod("bare"), "n1", NOW), NOW)
     none.observe(failure_of("web"), NOW)
@@ -91,7 +91,7 @@ def test_pods_without_a_workload_and_logs_without_an_end_keep_nothing():
 
 
 def test_a_new_leader_takes_over_what_pods_no_longer_show_before_it_writes():
-    former, log = a_log(), FailureLog((MINUTE, FIVE))
+    former, log = a_log(), NodeFailureLog((MINUTE, FIVE))
     former.observe(failure_of("deleted"), NOW)
     [(node, fact)] = former.take_due(NOW)
     log.observe(failure_of("web", at=NOW + 5), NOW + 10)

@@ -21,7 +21,7 @@ from berth.api.kinds import DEVICE_KINDS, OPTIONAL_KINDS
 from berth.api.meta import KubernetesObject
 from berth.api.pod import Pod, changed, is_gone_while_unbound, priority_of
 from berth.api.podgroups import Members
-from berth.cluster.failures import FailureLog
+from berth.cluster.failures import NodeFailureLog
 from berth.cluster.snapshot import Objects
 from berth.errors import DecodeError
 from berth.framework.events import Action, ClusterEvent, LiveDataUpdate, Resource, has_other_claims, pod_update_actions
@@ -172,7 +172,7 @@ class WatcherCore:
         self.answers: Final = QueueAnswers(self._queue, self._attempts, profiles, clock)
         # Room of lost members that helps others later, with their group.
         self._late: list[tuple[QueuedGroup, Callable[[], None]]] = []
-        self._failures = FailureLog(end for profile in profiles.values() for end in failure_ends(profile))
+        self._failures = NodeFailureLog(end for profile in profiles.values() for end in failure_ends(profile))
         self._held_rooms = HeldRooms()
         self._takeover = TakeoverState()
         self._running = False

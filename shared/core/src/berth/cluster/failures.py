@@ -42,7 +42,7 @@ class _OnNode:
     due: float = math.inf  # of the next write
 
 
-class FailureLog:
+class NodeFailureLog:
     """Writes are due only after :meth:`begin`: until then the former leader's facts are taken in."""
 
     def __init__(self, ends: Iterable[timedelta]) -> None:
