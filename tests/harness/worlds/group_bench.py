@@ -8,7 +8,14 @@ from typing import Any
 
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod
-from berth.api.podgroups import GROUP_LABEL, CoschedulingPodGroup, CoschedulingSpec, PodGroup, of_coscheduling
+from berth.api.podgroups import (
+    GROUP_LABEL,
+    TOPOLOGY_ANNOTATION,
+    CoschedulingPodGroup,
+    CoschedulingSpec,
+    PodGroup,
+    of_coscheduling,
+)
 from berth.groups.evictions import plan_evictions
 from berth.groups.planner import plan_at_once
 from berth.groups.question import GroupQuestion
@@ -32,9 +39,17 @@ LABELS = {GROUP_LABEL: NAME}
 KIND = "coschedulingpodgroup"
 
 
-def a_podgroup(minimum: int, *, name: str = NAME, uid: str = "", version: int = 5, **spec: Any) -> CoschedulingPodGroup:
+def a_podgroup(
+    minimum: int, *, name: str = NAME, uid: str = "", version: int = 5, topology: str = "", **spec: Any
+) -> CoschedulingPodGroup:
     """A PodGroup of Coscheduling's dialect."""
-    metadata = ObjectMeta(name=name, namespace="default", uid=uid or f"uid-{name}", resource_version=str(version))
+    metadata = ObjectMeta(
+        name=name,
+        namespace="default",
+        uid=uid or f"uid-{name}",
+        resource_version=str(version),
+        annotations={TOPOLOGY_ANNOTATION: topology} if topology else None,
+    )
     return CoschedulingPodGroup(metadata=metadata, spec=CoschedulingSpec(min_member=minimum, **spec))
 
 

@@ -11,7 +11,7 @@ from berth.api.pod import Pod
 from berth.api.podgroups import GROUP_LABEL, Members
 from berth.framework.interface import Permission, PermitPlugin, ReservePlugin
 from berth.framework.status import SUCCESS, Code, CycleState, Status
-from berth.kube.listwatch import Current, Deleted
+from berth.kube.listwatch import Current, Deleted, Upserted
 from berth.messages.attempts import Outcome, Preemption, Reason
 from berth.messages.bundles import Bundle
 from berth.messages.groups import GroupPlan
@@ -31,7 +31,17 @@ from berth_binder.events import (
 from berth_binder.settings import CoreSettings
 from harness.builders.groups import a_group
 from harness.builders.objects import a_pod
-from harness.worlds.binder_bench import BACKOFF, at_version, gated, labelled, make_pod, on_node, posts, ranked
+from harness.worlds.binder_bench import (
+    BACKOFF,
+    at_version,
+    gated,
+    labelled,
+    make_node,
+    make_pod,
+    on_node,
+    posts,
+    ranked,
+)
 from harness.worlds.group_bench import LABELS, GroupBench
 
 
@@ -278,6 +288,20 @@ def test_a_pod_beyond_the_minimum_is_an_ordinary_one(bench):
     for pod in pods[:2]:
         bench.show(on_node(pod, "n1"))
     assert posts(bench.take(ranked(pods[2], "n1"))) == [("m3", "n1", "10")]
+
+
+def test_a_pod_beyond_the_minimum_is_bound_in_the_rack_of_its_group_whatever_a_message_names(bench):
+    for node, rack in (("n1", "r1"), ("n2", "r1"), ("n3", "r2")):
+        bench.observe(Upserted(kind="node", object=make_node(node, version=2, labels={"rack": rack})))
+    bench.show_group(2, topology="rack")
+    for number in (1, 2):
+        bench.show(on_node(make_pod(f"m{number}", labels=LABELS), "n1"))
+    further = bench.show(make_pod("m3", labels=LABELS))
+    assert posts(bench.take(ranked(further, "n3"))) == []
+    (decision,) = bench.decisions
+    assert (decision.outcome, decision.reason) == ("conflict", Reason.NO_CANDIDATE)
+    assert [each.reason for each in decision.rejections] == ["node(s) outside rack r1 where the pod's group runs"]
+    assert [node for _, node, *_ in posts(bench.take(ranked(further, "n3", "n2", n=2)))] == ["n2"]
 
 
 def test_a_ranking_of_a_member_alone_does_not_change_its_group(bench):

@@ -42,7 +42,7 @@ WATCH_SECONDS: Final = 1.0
 Found = GroupPlacement | GroupEvictions | Verdict
 
 
-class Reserved(Reservations):
+class ReservedSteps(Reservations):
     """The plugins' steps of members that are assumed."""
 
     def __init__(self, cache: Cache, profile: Profile) -> None:
@@ -64,7 +64,7 @@ class Examination:
 
     group: GroupAttempt
     pods: Mapping[str, Pod]
-    reserved: Reserved
+    reserved: ReservedSteps
     run: Generator[None, None, Found]
 
     def go_on(self) -> Found | None:
@@ -99,9 +99,10 @@ class GroupExaminer:
         shown = self._cache.groups.get(group.key)
         may_await = now < group.began + WATCH_SECONDS
         if not self._is_shown(group, shown):
-            if may_await:
-                return self._await_group(group)
-            return conflict(Reason.BEHIND, NOT_SHOWN)
+            if not may_await:
+                return conflict(Reason.BEHIND, NOT_SHOWN)
+            self._await_group(group)
+            return None
         verdict = verdict_on_group(shown, ranked.group) or verdict_of_plan(ranked)
         if verdict is not None or shown is None:
             return verdict or conflict(Reason.BEHIND, NOT_SHOWN)
@@ -109,7 +110,8 @@ class GroupExaminer:
         if members.is_behind:
             return conflict(Reason.BEHIND, NOT_SHOWN)
         if members.unknown and may_await:
-            return self._await_pods(group, members.unknown)
+            self._await_pods(group, members.unknown)
+            return None
         return self._examination(group, shown, members.ready)
 
     def _is_shown(self, group: GroupAttempt, shown: PodGroup | None) -> bool:
@@ -147,7 +149,7 @@ class GroupExaminer:
         if too_much := next(filter(None, map(self._refusal, ready.values())), ""):
             return failed(too_much)
         pods = {uid: without_whole(pod) for uid, pod in ready.items()}
-        reserved = Reserved(self._cache, self._profiles[ranked.profile])
+        reserved = ReservedSteps(self._cache, self._profiles[ranked.profile])
         is_found = ranked.plan.is_found
         run = self._placing(group, shown, pods, reserved) if is_found else self._evicting(group, shown, pods)
         return Examination(group, pods, reserved, run)
@@ -156,7 +158,7 @@ class GroupExaminer:
         return self._cache.snapshot.class_of(pod).refusal(pod)
 
     def _placing(
-        self, group: GroupAttempt, shown: PodGroup, pods: Mapping[str, Pod], reserved: Reserved
+        self, group: GroupAttempt, shown: PodGroup, pods: Mapping[str, Pod], reserved: ReservedSteps
     ) -> Generator[None, None, Found]:
         ranked = group.latest.ranked
         found = yield from self._check.examine(
