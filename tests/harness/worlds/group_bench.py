@@ -27,6 +27,7 @@ from berth.messages.subjects import Attempt, Term, Uid
 from berth_binder.decisions.preemption import victim_of
 from berth_binder.events import (
     Effect,
+    GetPod,
     GroupDelivery,
     PostBinding,
     RehearsalAnswer,
@@ -131,6 +132,10 @@ class GroupBench(Bench):
             if isinstance(effect, RehearseBinding) and self.agrees:
                 done += self.handle(RehearsalAnswer(uid=effect.pod.uid, status=201))
         return done
+
+    def _is_preemptor(self, effect: GetPod) -> bool:
+        attempt = self.core._attempts[effect.pod.uid]
+        return super()._is_preemptor(effect) or (bool(attempt.group) and self.core._groups.is_reading(attempt))
 
     def bind_all(self, effects: Iterable[Effect]) -> list[Effect]:
         """The API server accepts every Binding, and the watch shows it, until none is left."""

@@ -41,6 +41,7 @@ from harness.worlds.binder_bench import (
     on_node,
     posts,
     ranked,
+    reads,
 )
 from harness.worlds.group_bench import LABELS, GroupBench
 
@@ -510,6 +511,38 @@ def test_what_makes_room_for_all_is_evicted_and_members_are_nominated(bench):
         bench.evicted(request.pod, request.node)
     assert outcome(bench) == ("preempting", "")
     assert len(bench.of_group[0].preemption.victims) == 5
+
+
+def test_all_members_are_read_before_the_first_eviction(bench):
+    bench.reads_preemptors = False
+    low(bench)
+    group, pods = bench.show_group(5), bench.show_members(5, spec={"priority": 9})
+    effects = bench.take_group(bench.plan(group, pods, preemption=bench.proposed(group, pods, priority=9)))
+    assert sorted(reads(effects)) == [pod.metadata.name for pod in pods]
+    *others, last = pods
+    for pod in others:
+        effects += bench.reading(pod, pod)
+    assert reads(bench.reading(last, None, 503)) == []
+    assert reads(bench.wait(60)) == [last.metadata.name]
+    assert not any(isinstance(each, EvictPods) for each in effects)
+    evicting = [each for each in bench.reading(last, last) if isinstance(each, EvictPods)]
+    assert sum(len(each.victims) for each in evicting) == 5
+
+
+@pytest.mark.parametrize(
+    "shown", [None, gated(make_pod("m3", labels=LABELS, spec={"priority": 9}))], ids=["gone", "gated"]
+)
+def test_nothing_is_evicted_for_a_group_of_which_the_api_server_has_a_member_no_more(bench, shown):
+    bench.reads_preemptors = False
+    low(bench)
+    group, pods = bench.show_group(5), bench.show_members(5, spec={"priority": 9})
+    effects = bench.take_group(bench.plan(group, pods, preemption=bench.proposed(group, pods, priority=9)))
+    for pod in pods:
+        effects += bench.reading(pod, shown if pod.metadata.name == "m3" else pod)
+    assert not any(isinstance(each, EvictPods) for each in effects)
+    assert outcome(bench) == ("conflict", Reason.CHANGED)
+    assert [*bench.core.held()] == []
+    assert not [*bench.cache.snapshot.nominations()]
 
 
 def test_nothing_is_evicted_for_a_group_that_does_not_fit_with_it(bench):

@@ -419,8 +419,15 @@ class GroupBinding:
         group.preemption = Preemption(node="", victims=[*map(victim_of, found.victims)])
         if not found.victims:
             return self._fail(group, self._preempting(group) if self._any_terminating() else _FITS)
-        group.phase = GroupPhase.EVICTING
         of_class = {each.uid: each.of_class for each in found.plan.members}
+        nodes = {each.uid: found.plan.nodes[each.node] for each in found.plan.members if each.uid not in group.read}
+        if nodes:
+            # Ask the API server, not a watch: a group of which a member is gone must not evict others.
+            group.phase = GroupPhase.READING
+            unread = [self._member(group, pods[uid], node, of_class[uid], None) for uid, node in nodes.items()]
+            self._step_members(group, unread)
+            return []
+        group.phase = GroupPhase.EVICTING
         members: list[BindingAttempt] = []
         for plan in eviction_plans(found, pods, self._cache.snapshot, group.preemption):
             uid = plan.pod.uid
@@ -430,6 +437,15 @@ class GroupBinding:
             members.append(member)
         self._step_members(group, members)
         return []
+
+    def is_reading(self, member: BindingAttempt) -> bool:
+        """Whether the member is read before evictions for its group."""
+        return self.undecided[member.group].phase is GroupPhase.READING
+
+    def read(self, member: BindingAttempt) -> list[Effect]:
+        """The API server shows the member as it was planned; once it has shown all, the group is examined again."""
+        self.undecided[member.group].read.add(member.uid)
+        return self._calls.decide(member, UNDONE)
 
     def _preempting(self, group: GroupAttempt) -> Verdict:
         message = group.latest.ranked.plan.message
@@ -449,6 +465,12 @@ class GroupBinding:
         if verdict is not UNDONE and verdict.outcome is not Outcome.PREEMPTING:
             group.others.append(verdict)
             group.missing.append(member.pod.metadata.name)
+        if group.phase is GroupPhase.READING and verdict is UNDONE:
+            if not group.members:
+                self.examine(group)
+            return []
+        if group.phase is GroupPhase.READING:
+            return self._fail(group, _because_of(member, verdict))
         if group.phase not in _UNDOABLE:
             return self._finish(group)
         if len(group.members) < group.need:
