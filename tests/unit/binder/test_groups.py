@@ -56,6 +56,10 @@ def outcome(bench: GroupBench) -> tuple[str, str]:
     return str(decision.outcome), decision.reason
 
 
+def outcome_of_last(bench: GroupBench) -> str:
+    return str(bench.of_group[-1].outcome)
+
+
 # --- bound
 
 
@@ -164,6 +168,32 @@ def test_a_member_that_changes_before_the_first_binding_stops_all(bench):
     assert posts(bench.handle(RehearsalAnswer(uid=pods[0].uid, status=201))) == []
     assert outcome(bench) == ("conflict", "changed")
     assert not bench.cache.assumed_pods
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda bench, pods: bench.show_group(4, version=6), "changed"),
+        (lambda bench, pods: bench.show(gated(at_version(pods[2], 30))), "changed"),
+        (lambda bench, pods: bench.delete_group(), "changed"),
+        (lambda bench, pods: bench.show_group(2, version=6), ""),
+        (lambda bench, pods: (bench.show_group(2, version=6), bench.delete(pods[2], 30)), ""),
+    ],
+    ids=["minimum raised", "member gated", "PodGroup deleted", "minimum lowered", "lowered, and a member less"],
+)
+def test_what_changes_during_the_rehearsal_counts_before_the_first_binding(bench, change, expected):
+    bench.agrees = False
+    group, pods = bench.show_group(3), bench.show_members(3)
+    bench.take_group(bench.plan(group, pods))
+    change(bench, pods)
+    effects = bench.handle(RehearsalAnswer(uid=pods[0].uid, status=201))
+    if expected:
+        assert posts(effects) == []
+        assert outcome(bench) == ("conflict", expected)
+        assert not bench.cache.assumed_pods
+    else:
+        bench.bind_all(effects)
+        assert outcome(bench) == ("bound", "")
 
 
 def test_a_node_that_is_gone_before_the_first_binding_stops_all(bench):
@@ -330,6 +360,52 @@ def test_a_member_that_the_api_server_refuses_after_the_first_leaves_a_rest(benc
     assert bench.of_group[0].message == "2 of 3 members are bound, 1 more are needed"
     assert bench.of_group[0].group.missing == ["m3"]
     assert not [each for each in bench.cache.assumed_pods.values() if not each.is_bound]
+
+
+@pytest.mark.parametrize(
+    ("minimum", "expected", "message"),
+    [
+        (2, ("bound", ""), ""),
+        (3, ("conflict", "begun"), "2 of 3 members are bound, 1 more are needed"),
+        (4, ("conflict", "begun"), "2 of 4 members are bound, 2 more are needed"),
+    ],
+    ids=["lowered", "as planned", "raised"],
+)
+def test_a_minimum_that_changes_between_bindings_is_the_one_that_counts(bench, minimum, expected, message):
+    group, pods = bench.show_group(3), bench.show_members(3)
+    bench.take_group(bench.plan(group, pods))
+    for pod in pods[:2]:
+        bench.show(on_node(pod, "n1"))
+        bench.answer(pod, 201)
+    bench.show(make_pod("m4", labels=LABELS))
+    bench.show_group(minimum, version=6)
+    bench.answer(pods[2], 403, message="policy says no")
+    assert outcome(bench) == expected
+    assert bench.of_group[0].message == message
+
+
+def test_only_groups_that_this_epoch_has_begun_and_not_seen_whole_are_noted(bench):
+    group, pods = bench.show_group(3), bench.show_members(3)
+    effects = bench.take_group(bench.plan(group, pods))
+    for post in [each for each in effects if isinstance(each, PostBinding)][:2]:
+        bench.show(on_node(post.pod, post.node))
+        bench.answer(post.pod, 201)
+    bench.answer(pods[2], 403, message="policy says no")
+    assert (*bench.core.begun_groups,) == (group.uid,)
+    bench.bind_all(bench.take_group(bench.plan(group, pods[2:], need=1, n=2)))
+    assert outcome_of_last(bench) == "bound"
+    assert not bench.core.begun_groups
+
+
+def test_a_group_that_a_former_epoch_has_begun_is_not_noted(bench):
+    group, pods = bench.show_group(3), bench.show_members(3)
+    bench.show(on_node(pods[0], "n1"))
+    bench.take_group(bench.plan(group, pods[1:], need=2))
+    bench.show(on_node(pods[1], "n1"))
+    bench.answer(pods[1], 201)
+    bench.answer(pods[2], 403, message="policy says no")
+    assert outcome(bench) == ("conflict", "begun")
+    assert not bench.core.begun_groups
 
 
 def test_a_member_that_dies_after_the_first_is_none_any_more(bench):

@@ -10,7 +10,7 @@ state. A pod without an answer to its Binding stays assumed and pauses; the pods
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from http import HTTPStatus
 from typing import Final, TypeVar
@@ -231,6 +231,15 @@ class BinderCore:
     def is_posting_group(self) -> bool:
         """Whether a group is begun and not all of its Bindings are sent and answered."""
         return self._groups.is_posting
+
+    @property
+    def begun_groups(self) -> Collection[str]:
+        """The uids of PodGroups that this epoch has begun, and not seen whole."""
+        return self._groups.begun
+
+    def is_group_tried(self, uid: str) -> bool:
+        """Whether there is an attempt for the PodGroup."""
+        return self._groups.get(uid) is not None
 
     @property
     def backlog(self) -> int:

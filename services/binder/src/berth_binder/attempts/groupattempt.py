@@ -41,6 +41,7 @@ class GroupAttempt:
     due: float = 0.0  # while it awaits something
     awaited: set[str] = field(default_factory=set)  # uids of pods and of the group, until the watch shows them
     need: int = 0
+    is_fresh: bool = False  # no member was bound before this attempt
     members: dict[str, BindingAttempt] = field(default_factory=dict)  # undecided ones, by uid
     classes: dict[str, int] = field(default_factory=dict)  # by uid
     todo: deque[BindingAttempt] = field(default_factory=deque)  # members whose next step may begin

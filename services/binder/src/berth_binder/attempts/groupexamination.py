@@ -143,7 +143,8 @@ class GroupExaminer:
 
     def _examination(self, group: GroupAttempt, shown: PodGroup, ready: dict[str, Pod]) -> Examination | Verdict:
         ranked = group.latest.ranked
-        group.need = self._cache.members_of(group.key).wanted(shown)
+        members = self._cache.members_of(group.key)
+        group.need, group.is_fresh = members.wanted(shown), not members.is_begun
         if len(ready) < group.need:
             return changed_members(len(ready), group.need)
         if too_much := next(filter(None, map(self._refusal, ready.values())), ""):

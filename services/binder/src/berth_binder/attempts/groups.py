@@ -114,6 +114,7 @@ class GroupBinding:
         self._stepping: deque[GroupAttempt] = deque()  # groups with members whose next step may begin
         self._paused: dict[str, GroupAttempt] = {}
         self.in_flight: set[str] = set()  # uids of members with a request in flight
+        self.begun: set[str] = set()  # uids of PodGroups that this epoch has begun, and not seen whole
         self._most_in_flight = max(1, int(settings.max_in_flight * SHARE_IN_FLIGHT))
         self.is_closed = False
 
@@ -487,6 +488,7 @@ class GroupBinding:
         group.done.add(member.uid)
         if verdict.outcome is Outcome.BOUND:
             group.bound += 1
+            self.begun |= {group.uid} if group.is_fresh else set()
         else:
             group.others.append(verdict)
             group.missing.append(member.pod.metadata.name)
@@ -544,6 +546,9 @@ class GroupBinding:
         if group is None or group.decision is not decision or group.decided is None:
             return []
         del self.undecided[group.uid]
+        shown = self._cache.groups.get(group.key)
+        if shown is None or not self._cache.members_of(group.key).need(shown):
+            self.begun.discard(group.uid)
         self._decided.add(group.decided, now)
         settled = [each for each in group.deliveries if settles(group.decided, each)]
         for delivery in group.deliveries:
