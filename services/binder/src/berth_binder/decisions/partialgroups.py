@@ -1,7 +1,7 @@
 """Groups that are bound in part: since when, what each lacks, and which one is evicted (docs/protocol.md, 5.24). Pure.
 
-A group is evicted only if this epoch has begun it and has never seen it whole: after a failover nobody can tell a
-damaged job from an unfinished start.
+A group is evicted only if this epoch has begun it and has never seen it whole: after a failover a damaged
+job looks like an unfinished start.
 """
 
 from __future__ import annotations
@@ -80,16 +80,16 @@ class PartialGroups:
 
 
 def lacking(group: PodGroup, members: Members) -> str:
-    """Who is missing, and why, as far as the last attempt has told one of them."""
+    """Who is missing, and why, as the condition of one of them says."""
     there = len(members.bound) + members.succeeded
     text = f"{there} of {group.minimum} members are bound"
     if not members.pending:
         return f"{text}; {missing_members(group, members)}"
     names = ", ".join(pod.metadata.name for pod in islice(members.pending, NAMED))
     more = f" and {len(members.pending) - NAMED} more" if len(members.pending) > NAMED else ""
-    why = next(filter(None, map(_told, members.pending)), "")
+    why = next(filter(None, map(_reason, members.pending)), "")
     return f"{text}; without a node: {names}{more}{f' ({why})' if why else ''}"
 
 
-def _told(pod: Pod) -> str:
+def _reason(pod: Pod) -> str:
     return next((each.message for each in pod.status.conditions or () if each.type == POD_SCHEDULED), "")

@@ -372,7 +372,7 @@ def build_profile(
         return _of_kind(kind, (plugins[ref.name] for ref in lists.get(point, ())))
 
     (queue_sort,) = at(Point.QUEUE_SORT, QueueSortPlugin)
-    # Before the file's plugins: the first filter that rejects a node gives its reasons, and these tell people the most.
+    # Before the file's plugins: the first filter that rejects a node gives its reasons, and these explain the most.
     always = [make() for make in in_every_profile]
     return Profile(
         scheduler_name=configuration.scheduler_name,
