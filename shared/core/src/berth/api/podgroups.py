@@ -17,7 +17,7 @@ from typing import Annotated, Final, NamedTuple
 import msgspec
 
 from berth.api.meta import Int32, Name, ObjectMeta, Trimmed
-from berth.api.pod import PREEMPT_NEVER, Pod, PodCondition, Quantities, is_finished, priority_of
+from berth.api.pod import PREEMPT_NEVER, Pod, PodCondition, Quantities, controller_of, is_finished, priority_of
 from berth.api.resources import Amounts, read_amounts
 
 # The label by which pods name their group in Coscheduling's dialect.
@@ -45,8 +45,9 @@ _LABEL_KEY: Final = re.compile(
 
 
 class CoschedulingSpec(Trimmed, frozen=True, kw_only=True):
-    """Changes at any time. Without ``min_member`` it is 1."""
+    """Changes at any time. Without ``min_member`` it is 1. ``left_out``: why the spec is not here."""
 
+    left_out: str = ""
     min_member: Int32 | None = None
     min_resources: Quantities | None = None
     schedule_timeout_seconds: Int32 | None = None
@@ -92,8 +93,12 @@ class DisruptionModes(Trimmed, frozen=True, kw_only=True):
 
 
 class UpstreamSpec(Trimmed, frozen=True, kw_only=True):
-    """v1alpha2 and v1beta1, which differ in ``disruption_mode``: a word, or one of two fields."""
+    """v1alpha2 and v1beta1, which differ in ``disruption_mode``: a word, or one of two fields.
 
+    ``left_out``: why the spec is not here.
+    """
+
+    left_out: str = ""
     scheduling_policy: SchedulingPolicy = SchedulingPolicy()
     scheduling_constraints: SchedulingConstraints | None = None
     disruption_mode: str | DisruptionModes | None = None
@@ -189,7 +194,7 @@ def group_of(pod: Pod) -> GroupKey | None:
 
 
 def of_coscheduling(group: CoschedulingPodGroup) -> PodGroup:
-    problems: list[str] = []
+    problems = _left_out_problems(group.spec.left_out)
     minimum = _minimum(group.spec.min_member, "spec.minMember", problems)
     return _form(
         Dialect.COSCHEDULING,
@@ -203,9 +208,9 @@ def of_coscheduling(group: CoschedulingPodGroup) -> PodGroup:
 
 
 def of_upstream(group: UpstreamPodGroup) -> PodGroup:
-    spec, problems = group.spec, list[str]()
+    spec, problems = group.spec, _left_out_problems(group.spec.left_out)
     policy = spec.scheduling_policy
-    if (policy.gang is None) == (policy.basic is None):
+    if not problems and (policy.gang is None) == (policy.basic is None):
         problems.append("spec.schedulingPolicy: want gang or basic")
     if spec.parent_composite_pod_group_name:
         problems.append("spec.parentCompositePodGroupName: groups of groups are not scheduled")
@@ -220,6 +225,10 @@ def of_upstream(group: UpstreamPodGroup) -> PodGroup:
         goes_as_one=_goes_as_one(spec.disruption_mode, problems),
         problems=tuple(problems),
     )
+
+
+def _left_out_problems(left_out: str) -> list[str]:
+    return [f"the PodGroup {left_out}"] if left_out else []
 
 
 def _form(dialect: Dialect, metadata: ObjectMeta, **values: object) -> PodGroup:
@@ -319,7 +328,7 @@ class Members:
         for pod in pods:
             if pod.metadata.deletion_timestamp is not None:
                 continue
-            controller = _controller(pod)
+            controller = "" if (owner := controller_of(pod)) is None else owner.uid
             if is_finished(pod):
                 if pod.status.phase == "Succeeded" and controller:
                     succeeded.append(controller)
@@ -393,7 +402,3 @@ def several_profiles(names: Iterable[str]) -> str:
     """Upstream's words for a group of two profiles."""
     first, second, *_ = (f'"{name}"' for name in names)
     return f"all pods in a single pod group should have the same .spec.schedulerName set, got: {first} and {second}"
-
-
-def _controller(pod: Pod) -> str:
-    return next((owner.uid for owner in pod.metadata.owner_references or () if owner.controller), "")

@@ -14,14 +14,17 @@ from berth.api.config.configuration import (
     ClientConnection,
     KubeSchedulerConfiguration,
     LeaderElection,
+    ProfileConfiguration,
 )
 from berth.api.config.decode import Problems, parse_yaml, read_struct
 from berth.api.config.extenders import complete_extenders, without_ignored_resources
+from berth.api.config.groupplugins import what_is_left_out
 from berth.api.config.profiles import KnownPlugin, PluginSetting, complete_profiles
 from berth.api.config.types import (
     API_GROUP,
     API_VERSION,
     KIND,
+    Args,
     File,
     FileClientConnection,
     FileLeaderElection,
@@ -87,7 +90,16 @@ def _read(document: dict[str, object], plugged: PluginSetting, problems: Problem
     configuration = _complete(file, plugged, problems)
     if problems:
         return None
-    return replace(configuration, digest=_digest(document, plugged.preset), converted=tuple(conversion.done))
+    remarks = (remark for index, profile in enumerate(configuration.profiles) for remark in _remarks(profile, index))
+    left_out = () if plugged.is_partial else what_is_left_out(file.profiles, plugged.known)
+    converted = (*conversion.done, *left_out, *dict.fromkeys(remarks))
+    return replace(configuration, digest=_digest(document, plugged.preset), converted=converted)
+
+
+def _remarks(profile: ProfileConfiguration, index: int) -> Iterator[str]:
+    for name, args in profile.args.items():
+        if isinstance(args, Args):
+            yield from (f"profiles[{index}].pluginConfig ({name}): {remark}" for remark in args.remarks())
 
 
 def _check_identity(document: dict[str, object], problems: Problems) -> None:

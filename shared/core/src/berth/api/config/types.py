@@ -5,6 +5,7 @@ Absent fields are ``None``; ``berth.api.config.load`` fills in the defaults.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import timedelta
 from enum import StrEnum
 from typing import Final
@@ -20,6 +21,10 @@ KIND: Final = "KubeSchedulerConfiguration"
 
 class Args(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Arguments of a plugin in the configuration file; every field has a default."""
+
+    def remarks(self) -> Iterable[str]:
+        """What berth does otherwise than these arguments say: ``field: sentence``, shown when the file is loaded."""
+        return ()
 
 
 class Point(StrEnum):
@@ -64,7 +69,7 @@ class PluginSet(FileType, frozen=True, kw_only=True):
 class Plugins(FileType, frozen=True, kw_only=True):
     """One set per extension point, and ``multiPoint`` for all points of a plugin.
 
-    ``placementGenerate`` and ``placementScore`` are v1's fields for pod groups, which berth does not place as groups.
+    ``placementGenerate`` and ``placementScore`` are v1's fields for pod groups, which berth places without plugins.
     """
 
     pre_enqueue: PluginSet = PluginSet()

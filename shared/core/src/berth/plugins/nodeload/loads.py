@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from berth.api.config.nodeload.queries import MEASURED, LoadReading, MeasuredResource
+from berth.api.pod import Pod
 from berth.cluster.columns import grown
 from berth.cluster.nodes import RowIndex
 from berth.cluster.pods import PlacedPod
@@ -34,6 +35,8 @@ Mask = npt.NDArray[np.bool_]
 
 # Share of the range after which estimates on unknown nodes are computed again.
 _STEP: Final = 1 / 12
+# By so much an estimate counts as not faded yet, because sums of times are rounded.
+_ROUNDING_SECONDS: Final = 1.0
 # Share of the nodes from which on all count as changed: naming rows then costs more than to evaluate all of them.
 _MANY: Final = 1 / 8
 
@@ -78,8 +81,14 @@ class NodeLoads:
     """The load of all nodes by one reading; up to date after :meth:`refresh`."""
 
     def __init__(
-        self, snapshot: Snapshot, reading: LoadReading, estimate: PodEstimate, *, hold_seconds: float = 0.0
+        self,
+        snapshot: Snapshot,
+        reading: LoadReading,
+        estimate: PodEstimate,
+        *,
+        hold_seconds: Callable[[Pod], float] = lambda _: 0.0,
     ) -> None:
+        """``hold_seconds``: for how long the estimate of a pod does not fade."""
         self._snapshot = snapshot
         self._statistic = reading.statistic
         self._samples = snapshot.live.samples(reading.query.token)
@@ -90,9 +99,9 @@ class NodeLoads:
         self._newcomers = RowSums(snapshot, len(MEASURED), self._missing)
         self._sums = [self._newcomers]
         self._as_of: Amount = np.zeros(0)  # by row, the time up to which estimates have faded
-        # By row, when the last of its pods was bound: infinite with an unbound one. Estimates before do not change
-        # with a sample once that pod's has faded.
-        self._last_bound: Amount = np.zeros(0)
+        # By row, when the estimate of the last of its pods begins to fade: infinite with an unbound pod. A range later
+        # a sample changes none of its estimates.
+        self._whole_until: Amount = np.zeros(0)
         self._measured: dict[MeasuredResource, Measured] = {}
         self._terms: dict[Sequence[MeasuredResource], Sequence[Term]] = {}
         self._seen = self._sampled = self._step = -1
@@ -165,8 +174,8 @@ class NodeLoads:
         self._expires = float(np.min(sampled_at, where=recent, initial=math.inf)) + self._maximum_age
         if len(before) != len(sampled_at):
             before = grown(before, len(sampled_at), self._now)
-            self._last_bound = grown(self._last_bound, len(sampled_at), -math.inf)
-        moved = (before != self._as_of) & self._has_newcomers(np.minimum(before, self._as_of), self._last_bound)
+            self._whole_until = grown(self._whole_until, len(sampled_at), -math.inf)
+        moved = (before != self._as_of) & self._may_have_newcomers(np.minimum(before, self._as_of), self._whole_until)
         found: list[int] = np.flatnonzero(moved & self._snapshot.columns.exists).tolist()
         return found
 
@@ -175,7 +184,7 @@ class NodeLoads:
         size = len(self._samples.sampled_at)
         if len(self._as_of) != size:
             self._as_of = grown(self._as_of, size, self._now)
-            self._last_bound = grown(self._last_bound, size, -math.inf)
+            self._whole_until = grown(self._whole_until, size, -math.inf)
         if not sampled:
             return []
         rows = np.array(sampled, dtype=np.intp)
@@ -184,12 +193,11 @@ class NodeLoads:
         after = self._as_of[rows] = np.where(recent, sampled_at, self._now)
         oldest = float(np.min(sampled_at, where=recent, initial=math.inf))
         self._expires = min(self._expires, oldest + self._maximum_age)
-        found: list[int] = rows[self._has_newcomers(np.minimum(before, after), self._last_bound[rows])].tolist()
+        found: list[int] = rows[self._may_have_newcomers(np.minimum(before, after), self._whole_until[rows])].tolist()
         return found
 
-    def _has_newcomers(self, as_of: Amount, last_bound: Amount) -> Mask:
-        """As ``missing_share`` of the last pod: others have faded before."""
-        return 1 - (as_of - self._hold - last_bound) / self._range > 0
+    def _may_have_newcomers(self, as_of: Amount, whole_until: Amount) -> Mask:
+        return whole_until > as_of - self._range - _ROUNDING_SECONDS
 
     def _measure_again(self) -> Collection[int] | None:
         """The rows whose measured load has changed, of unknown nodes by the mean; None if it may be all."""
@@ -205,25 +213,26 @@ class NodeLoads:
 
     def _missing(self, row: int) -> list[Estimate]:
         """The estimates of the row's pods, as far as its sample lacks them."""
-        found, last_bound = [], -math.inf
-        faded = self._as_of.item(row) - self._hold - self._range - 1  # for sure, before any rounding
+        found, last = [], -math.inf
+        faded = self._as_of.item(row) - self._range - _ROUNDING_SECONDS
         for placed in self._snapshot.placed_on_row(row):
-            if (bound_at := placed.bound_at) is None:
-                share, last_bound = 1.0, math.inf
+            if placed.bound_at is None:
+                share, last = 1.0, math.inf
             else:
-                last_bound = max(last_bound, bound_at)
-                if bound_at < faded or (share := self.missing_share(placed)) <= 0:
+                whole_until = placed.bound_at + self._hold(placed.pod)
+                last = max(last, whole_until)
+                if whole_until < faded or (share := self.missing_share(placed)) <= 0:
                     continue
             if (amounts := self._estimate(placed)) is not None:
                 found.append(amounts if share == 1 else tuple([share * amount for amount in amounts]))
-        self._last_bound[row] = last_bound
+        self._whole_until[row] = last
         return found
 
     def missing_share(self, placed: PlacedPod) -> float:
         """The share (0..1) of the pod's use that its node's sample lacks."""
         if placed.bound_at is None:
             return 1.0
-        since = self._as_of.item(placed.row) - self._hold - placed.bound_at
+        since = self._as_of.item(placed.row) - self._hold(placed.pod) - placed.bound_at
         return min(1.0, max(0.0, 1 - since / self._range))
 
     def measured(self, resource: MeasuredResource) -> Measured:
