@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from berth.api.devices import DeviceClass, ResourceClaim, ResourceClaimSpec, ResourceSlice
+from berth.api.devices import DeviceClass, DeviceClassSpec, ResourceClaim, ResourceClaimSpec, ResourceSlice
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod, PodResourceClaim, PodResourceClaimStatus, PodSchedulingGate, ResourceRequirements
 from berth.kube.listwatch import Current
@@ -272,3 +272,15 @@ def test_pods_that_wait_for_unlike_devices_are_told_apart_however_they_name_thei
     devices = {row.name: row.devices for row in watcher.core.answers.page(PageRequest(), watcher.now).pods}
     assert devices["of-a"] == devices["of-c"] != ""
     assert devices["of-b"] not in ("", devices["of-a"])
+
+
+def test_configurations_of_claims_and_classes_are_neither_kept_nor_mirrored():
+    config = b'[{"opaque":{"driver":"d","parameters":{"k":1}}}]'
+    spec = msgspec.json.decode(b'{"devices":{"config":%b}}' % config, type=ResourceClaimSpec)
+    metadata = ObjectMeta(name="gpu", resource_version="2")
+    of_class = msgspec.json.decode(b'{"config":%b}' % config, type=DeviceClassSpec)
+    watcher = leading(msgspec.structs.replace(a_claim("a"), spec=spec), DeviceClass(metadata=metadata, spec=of_class))
+    for kind in ("resourceclaim", "deviceclass"):
+        (kept,) = watcher.store.of(kind).values()
+        assert b"parameters" not in msgspec.json.encode(kept)
+    assert not [name for name, entry in watcher.bucket.items() if b"parameters" in entry.data]
