@@ -21,7 +21,7 @@ Reader = Callable[[Sequence[PooledDevice]], list[Hashable]]  # the value of each
 _MOST_COLUMNS: Final = 128
 # Devices that are read between two looks at the time: a few milliseconds.
 _AT_ONCE: Final = 4096
-# Possible values for each row up to which a table tells rows apart.
+# Possible values for each row up to which kinds of rows are found by a table.
 _MOST_SPARSE: Final = 8
 
 
