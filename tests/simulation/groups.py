@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from berth.api.kinds import COSCHEDULING_POD_GROUP, POD_GROUP
@@ -28,12 +28,12 @@ from berth.groups.planner import plan_at_once
 from berth.groups.question import GroupQuestion
 from berth.messages.subjects import Attempt, Term, Uid
 from berth_binder.cache import Cache
-from berth_sim.apiserver.kinds import PODS
+from berth_sim.apiserver.kinds import NODES, PODS
 from berth_sim.apiserver.resources import DeleteOptions
 from berth_sim.apiserver.status import StatusError
 from berth_sim.nodes import pod_manifest
 from simulation.loop import OWNER, SimulatedProcess
-from simulation.truth import Truth, decoded, simulated
+from simulation.truth import Truth, decoded, requests_of, simulated
 from simulation.world import World
 
 KINDS: Final = {
@@ -51,6 +51,10 @@ REHEARSED_SECONDS: Final = 1.0
 """Bindings of a group that was rehearsed before a policy came have been sent after this time."""
 SHARES: Final = (0.1, 0.4)
 """Of the groups: those whose PodGroup comes late, and those whose members come one after the other."""
+STREAM: Final = 30
+"""Pods of a stream."""
+MOST_RIVALS: Final = 24
+"""Cores of the largest cluster that rivals fill."""
 
 
 @dataclass
@@ -67,6 +71,23 @@ class Gang:
     """Its first member, which may be larger."""
     members: list[str]
     remakes: bool
+    reserve: str = ""
+    """CPU that its minResources ask for."""
+    modest: str = ""
+    """A member of lower priority than the others."""
+    has_volumes: bool = False
+
+
+@dataclass
+class Rival:
+    """A group that runs for some seconds, ends, and comes again after a pause."""
+
+    gang: Gang
+    runs_for: float
+    pause: float
+    whole_since: float | None = None
+    ends: list[float] = field(default_factory=list)
+    came_at: float = 0.0
 
 
 class GroupUsers:
@@ -79,7 +100,14 @@ class GroupUsers:
         self._count = count
         self._resources = world.api.resources
         self._gangs: list[Gang] = []
+        self._rivals: list[Rival] = []
+        self._streams: list[str] = []
         self._pods = 0
+        self.rooms: Callable[[], Mapping[str, list[float]]] = dict
+        """By node, the cores, bytes and pods that are free."""
+        self.add_claim: Callable[[str], object] = lambda _name: None
+        self.created_at: dict[str, float] = {}
+        """By uid of a pod."""
         self.forbidden: dict[GroupKey, float] = {}
         """Fresh groups whose leader no Binding may bind, and since when."""
         world.api.store.table(PODS).listeners[self._on_pod] = None
@@ -102,12 +130,21 @@ class GroupUsers:
             cpu=chance.choice(("300m", "500m", "1", "1", "1500m")),
             minimum=size - (chance.random() < SHARES[1] and size > 2),
             zone=chance.random() < 0.25,
-            priority=chance.choice(("", "", "", "middle")),
+            priority=chance.choice(("", "", "", "middle", "high")),
             goes_as_one=chance.random() < 0.3,
             leader=f"g{number}-0" if chance.random() < 0.3 else "",
             members=[f"g{number}-{member}" for member in range(size)],
             remakes=chance.random() < 0.7,
+            has_volumes=chance.random() < SHARES[0],
         )
+        if gang.key.dialect is Dialect.COSCHEDULING and chance.random() < SHARES[0]:
+            gang.reserve = chance.choice(("1", "2", "4"))
+        if gang.priority and chance.random() < SHARES[1]:
+            gang.modest = chance.choice(gang.members)
+        self._begin(gang)
+
+    def _begin(self, gang: Gang) -> None:
+        chance = self._chance
         self._gangs.append(gang)
         self._touch(gang, "group added")
         late = chance.uniform(0.0, 6.0) if chance.random() < SHARES[0] else 0.0
@@ -188,6 +225,139 @@ class GroupUsers:
             self._touch(gang, "minimum changed")
             self._resources.update(kind, stored, {**stored.value, "spec": _spec(gang)}, "")
 
+    def move_member(self) -> None:
+        """Somebody writes the label of a group to a pod that waits, or takes it away."""
+        keys = [gang.key for gang in self._gangs if gang.key.dialect is Dialect.COSCHEDULING]
+        waiting = [
+            stored
+            for stored in self._world.api.store.table(PODS).in_order()
+            if not stored.value["spec"].get("nodeName") and "schedulingGroup" not in stored.value["spec"]
+        ]
+        if not waiting or not keys:
+            return
+        stored, key = self._chance.choice(waiting), self._chance.choice([*keys, None])
+        metadata = stored.value["metadata"]
+        labels = {name: value for name, value in (metadata.get("labels") or {}).items() if name != GROUP_LABEL}
+        for gang in self._gangs:
+            if stored.key[1] in gang.members:
+                gang.members.remove(stored.key[1])
+            if gang.key == key:
+                gang.members.append(stored.key[1])
+        self._count("pod named another group")
+        self._world.note("users", "moved", f"{stored.key[1]} to {key}")
+        moved = {**metadata, "labels": labels if key is None else {**labels, GROUP_LABEL: key.name}}
+        self._resources.update(PODS, stored, {**stored.value, "metadata": moved}, "")
+
+    def add_large_gang(self) -> None:
+        """Small members, more than a small window has slots for, beside a stream of pods."""
+        chance, number = self._chance, len(self._gangs) + 1
+        size = chance.choice((4, 5, 6))
+        self._begin(_small_gang(chance, number, size, cpu="100m"))
+        self.add_stream()
+
+    def add_stream(self) -> None:
+        """Small pods come one after the other, and each is deleted after a while."""
+        between, name = self._chance.choice((0.02, 0.1, 0.3)), f"s{len(self._streams)}"
+        self._streams.append(name)
+        self._count("stream of pods")
+        for number in range(STREAM):
+            self._later(self._make_small_pod, f"{name}-{number}", after=number * between)
+
+    def _make_small_pod(self, name: str) -> None:
+        self._resources.create(PODS, "default", pod_manifest(name, cpu="50m", memory="64Mi", scheduler="berth"))
+        self._later(self._delete, name, 0, after=2.0)
+
+    def add_rivals(self) -> None:
+        """Two groups of 60 %, each of which ends a while after it is whole, and comes again."""
+        chance, room = self._chance, self._cores()
+        size = int(room * 0.6) + 1
+        if room < MOST_RIVALS and self._rivals == []:
+            for _ in range(2):
+                gang = _small_gang(chance, len(self._gangs) + 1, size, cpu="1")
+                self._rivals.append(Rival(gang, chance.uniform(0.5, 3.0), chance.choice((0.0, 0.1, 0.5))))
+                self._begin(gang)
+            self._later(self._look_at_rivals, 60, after=0.1)
+
+    def _cores(self) -> int:
+        """How many members of one core fit into the untainted nodes, if nothing else is there."""
+        nodes = [stored.value for stored in self._world.api.store.table(NODES).in_order()]
+        free = [node for node in nodes if not node["spec"].get("taints") and not node["spec"].get("unschedulable")]
+        return sum(int(float(node["status"]["allocatable"]["cpu"])) for node in free)
+
+    def _look_at_rivals(self, left: int) -> None:
+        """End each that is whole for long enough, and let it come again."""
+        for rival in self._rivals:
+            pods = [stored.value for name in rival.gang.members if (stored := self._pod(name)) is not None]
+            is_whole = len(pods) == rival.gang.minimum and all(pod["spec"].get("nodeName") for pod in pods)
+            if not is_whole:
+                rival.whole_since = None
+            elif rival.whole_since is None:
+                rival.whole_since = self._world.now
+            elif self._world.now - rival.whole_since >= rival.runs_for:
+                self._end_rival(rival)
+        if left:
+            self._later(self._look_at_rivals, left - 1, after=0.1)
+
+    def _end_rival(self, rival: Rival) -> None:
+        """It comes again; the other one, if it has waited for this and the run before, is starved."""
+        self._touch(rival.gang, "rival ended")
+        other = next(each for each in self._rivals if each is not rival)
+        if self._world.is_calm and len(rival.ends) > 1 and other.came_at < rival.ends[-2] and other.whole_since is None:
+            self._world.problem(f"group {other.gang.key} waits while {rival.gang.key} has run three times")
+        rival.ends.append(self._world.now)
+        rival.whole_since, names = None, rival.gang.members
+        rival.gang.members = [f"{name}x" for name in names]
+        for name in names:
+            self._delete(name, 0)
+        for name in rival.gang.members:
+            self._later(self._make_member, rival.gang, name, after=rival.pause)
+        rival.came_at = self._world.now + rival.pause
+
+    def lose_place(self) -> None:
+        """A begun group loses a member while a fresh one, which would fit there, waits on a full cluster."""
+        whole = [gang for gang in self._gangs if gang.remakes and len(gang.members) == gang.minimum and self._is_whole(gang)]
+        if not whole or any(name.startswith("filler") for _, name in self._world.api.store.table(PODS).items):
+            return
+        gang = self._chance.choice(whole)
+        self._count("place lost")
+        self._fill_nodes()
+        fresh = _small_gang(self._chance, len(self._gangs) + 1, 2, cpu="150m")
+        fresh.priority = gang.priority
+        self._begin(fresh)
+        name, is_taken = self._chance.choice(gang.members), self._chance.random() < 0.5
+        self._later(self._lose_member, gang, name, is_taken, after=2.0)
+
+    def _fill_nodes(self) -> None:
+        """Another scheduler gives away all room that there is."""
+        for node, (cpu, _, pods) in self.rooms().items():
+            for number in range(int(pods) if cpu > 0 else 0):
+                share = cpu if number == 0 else 0.0
+                self._fill(node, number, share)
+
+    def _fill(self, node: str, number: int, cpu: float) -> None:
+        manifest = pod_manifest(
+            f"filler-{node}-{number}", cpu=f"{int(cpu * 1000)}m", memory="1Mi", scheduler="other", priority_class="high"
+        )
+        stored = self._resources.create(PODS, "default", manifest)
+        self._resources.store.put(
+            PODS, stored.key, {**stored.value, "spec": {**stored.value["spec"], "nodeName": node}}
+        )
+
+    def _lose_member(self, gang: Gang, name: str, is_taken: bool) -> None:
+        stored = self._pod(name)
+        if stored is None or not stored.value["spec"].get("nodeName"):
+            return
+        node, cpu = stored.value["spec"]["nodeName"], requests_of(stored.value)[0]
+        self._touch(gang, "member lost")
+        self._delete(name, 0)
+        if is_taken:
+            self._fill(node, 99, cpu)
+            self._later(self._delete, f"filler-{node}-99", 0, after=self._chance.uniform(11.0, 13.0))
+
+    def _is_whole(self, gang: Gang) -> bool:
+        pods = list(map(self._pod, gang.members))
+        return bool(pods) and all(stored is not None and stored.value["spec"].get("nodeName") for stored in pods)
+
     def delete_everything(self) -> None:
         self._gangs.clear()
         for kind in KINDS.values():
@@ -226,8 +396,12 @@ class GroupUsers:
         else:
             spec["schedulingGroup"] = {"podGroupName": gang.key.name}
         cpu = "1200m" if name == gang.leader else gang.cpu
+        if gang.has_volumes and self._chance.random() < SHARES[1]:
+            self.add_claim(f"claim-{name}")
+            spec["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": f"claim-{name}"}}]
+        priority = "low" if name == gang.modest else gang.priority
         manifest = pod_manifest(
-            name, cpu=cpu, memory="64Mi", labels=labels, scheduler="berth", priority_class=gang.priority, spec=spec
+            name, cpu=cpu, memory="64Mi", labels=labels, scheduler="berth", priority_class=priority, spec=spec
         )
         job = {"apiVersion": "batch/v1", "kind": "Job", "name": gang.key.name, "uid": f"job-{gang.key.name}"}
         manifest["metadata"]["ownerReferences"] = [{**job, "controller": True}]
@@ -238,6 +412,8 @@ class GroupUsers:
 
     def _on_pod(self, change: Any) -> None:
         """A controller makes a member again under another name."""
+        if change.before is None:
+            self.created_at[change.after.value["metadata"]["uid"]] = self._world.now
         if change.after is not None:
             return
         for gang in self._gangs:
@@ -257,9 +433,24 @@ class GroupUsers:
             self._resources.delete(PODS, ("default", name), DeleteOptions(grace_seconds=grace))
 
 
+def _small_gang(chance: random.Random, number: int, size: int, *, cpu: str) -> Gang:
+    """Equal members, all of which are needed and none of which is made again."""
+    return Gang(
+        key=GroupKey(chance.choice(list(Dialect)), "default", f"g{number}"),
+        cpu=cpu,
+        minimum=size,
+        zone=False,
+        priority="",
+        goes_as_one=False,
+        leader="",
+        members=[f"g{number}-{member}" for member in range(size)],
+        remakes=False,
+    )
+
+
 def _spec(gang: Gang) -> dict[str, Any]:
     if gang.key.dialect is Dialect.COSCHEDULING:
-        return {"minMember": gang.minimum}
+        return {"minMember": gang.minimum, **({"minResources": {"cpu": gang.reserve}} if gang.reserve else {})}
     topology = {"schedulingConstraints": {"topology": [{"key": ZONE}]}} if gang.zone else {}
     mode = {"disruptionMode": "PodGroup"} if gang.goes_as_one else {}
     return {"schedulingPolicy": {"gang": {"minCount": gang.minimum}}, **topology, **mode}
@@ -274,7 +465,7 @@ class GroupInvariants:
         """``last_act``: when somebody last did something, in the world's seconds."""
         self._world = world
         self._users = users
-        self._last_act = last_act
+        self.last_act = last_act
         self._schedulers = schedulers
         self._waves: dict[tuple[str, GroupKey], float] = {}
         """By process and group, when it last sent a Binding of a member."""
@@ -285,7 +476,7 @@ class GroupInvariants:
     def posting(self, pod: Pod) -> None:
         """A group is not begun before enough members are assumed, by the binder's own cache (ADR 72)."""
         key, process = group_of(pod), OWNER.get()
-        cache = _cache_of(process)
+        cache = cache_of(process)
         if key is None or cache is None:
             return
         before = self._waves.get((process.name, key), -WAVE_SECONDS)
@@ -323,7 +514,7 @@ class GroupInvariants:
         group, members = self.groups().get(key), Members.of(self.pods_of(key), self._schedulers)
         if group is None or not members.need(group) or not members.is_begun:
             return
-        if self._last_act() < bound_at - WHOLE_SECONDS:
+        if self.last_act() < bound_at - WHOLE_SECONDS:
             self._world.problem(
                 f"group {key} is partly bound for {WHOLE_SECONDS:g} s: {len(members.bound)} of {group.minimum}"
             )
@@ -331,13 +522,13 @@ class GroupInvariants:
     # --- the end
 
     def groups(self) -> dict[GroupKey, PodGroup]:
-        found: dict[GroupKey, PodGroup] = {}
-        for dialect, kind in KINDS.items():
-            form_of: Any = of_coscheduling if dialect is Dialect.COSCHEDULING else of_upstream
-            for stored in self._world.api.store.table(kind).in_order():
-                form = form_of(decoded(stored))
-                found[form.key] = form
-        return found
+        forms = (form_of(stored) for kind in KINDS.values() for stored in self._world.api.store.table(kind).in_order())
+        return {form.key: form for form in forms}
+
+    def fits(self, group: PodGroup, members: Members, truth: Truth) -> bool:
+        """Whether one scheduler would place all that the group needs."""
+        profile = self._world.fresh_profiles()["berth"]
+        return plan_at_once(_question(group, members, members.wanted(group)), truth.snapshot, profile).is_found
 
     def pods_of(self, key: GroupKey) -> Iterator[Pod]:
         for stored in self._world.api.store.table(PODS).in_order():
@@ -390,7 +581,7 @@ class GroupInvariants:
 
     def assumed(self, process: SimulatedProcess) -> dict[str, str]:
         """The members of groups that a binder has assumed, and where."""
-        cache = _cache_of(process)
+        cache = cache_of(process)
         if cache is None:
             return {}
         placed = ((uid, cache.snapshot.node_of(uid)) for uid, held in cache.assumed_pods.items() if group_of(held.pod))
@@ -404,6 +595,12 @@ class GroupInvariants:
         return {pod.uid for pod in pods if pod is not None and group_of(pod) in keys}
 
 
+def form_of(stored: Any) -> PodGroup:
+    """A PodGroup of either dialect."""
+    found = decoded(stored)
+    return of_coscheduling(found) if stored.kind is KINDS[Dialect.COSCHEDULING] else of_upstream(found)
+
+
 def _question(group: PodGroup, members: Members, wanted: int) -> GroupQuestion:
     return GroupQuestion(
         group=group,
@@ -414,6 +611,6 @@ def _question(group: PodGroup, members: Members, wanted: int) -> GroupQuestion:
     )
 
 
-def _cache_of(process: SimulatedProcess) -> Cache | None:
+def cache_of(process: SimulatedProcess) -> Cache | None:
     caches = [part for part in process.parts if isinstance(part, Cache)]
     return caches[-1] if caches else None

@@ -44,6 +44,7 @@ from simulation.faults import (
     STREAM_LOST,
     Faults,
 )
+from simulation.grouprules import GroupRules
 from simulation.groups import GroupInvariants, GroupUsers
 from simulation.invariants import Invariants
 from simulation.loop import OWNER, START_SECONDS, TooManyStepsError
@@ -161,7 +162,7 @@ GROUPS: Final = replace(
     things=(
         *("add_gang",) * 4, "delete_member", "delete_member", "finish_member", "delete_gang", "remake_group",
         "change_minimum", "forbid_leader", "forbid_leader", "add_pod", "delete_pod", "change_node", "add_node",
-        "remove_node",
+        "remove_node", "move_member", "add_large_gang", "add_rivals", "lose_place",
     ),
     acts=(0, 3, 6, 10),
     pods=(0, 3),
@@ -373,6 +374,7 @@ class Script:
         groups = None
         if focus.gangs[1]:
             groups = GroupUsers(world, random.Random(world.chance.random()), self.users.count)
+            groups.rooms, groups.add_claim = self.users.rooms, self.users.add_claim
         self.users.groups = groups
         of_run = (*(DEVICE_KINDS if focus.has_devices else ()), *(GROUP_KINDS if groups is not None else ()))
         world.read_kinds = (*READ_KINDS, *of_run)
@@ -398,7 +400,9 @@ class Script:
         if devices is not None:
             self.invariants.devices = self.invariants.messages.devices = DeviceInvariants(world, devices)
         if groups is not None:
-            self.invariants.groups = GroupInvariants(world, groups, lambda: self.users.last_act, frozenset(schedulers))
+            judge = GroupInvariants(world, groups, lambda: self.users.last_act, frozenset(schedulers))
+            self.invariants.groups = judge
+            GroupRules(world, groups, judge, frozenset(schedulers))
         self.rules = Rules(world)
         self.outcomes = self.invariants.messages.outcomes
         self.planned = 0

@@ -121,8 +121,15 @@ class GroupEntry(QueuedPod):
 
     @property
     def is_uniform(self) -> bool:
-        """Whether what helps one member helps all."""
-        return all(pod.spec == self.members[0].spec for pod in self.members)
+        """Whether what helps the member of which the Decision tells helps all.
+
+        It does not where members must be together: the Decision describes the best domain, and another one may get room.
+        """
+        first = self.members[0].spec
+        affinity = first.affinity and first.affinity.pod_affinity
+        if self.form.topology is not None or (affinity and affinity.required_during_scheduling_ignored_during_execution):
+            return False
+        return all(pod.spec == first for pod in self.members)
 
     def admit(self, used: int, size: int) -> int:
         """The turns that its namespace pays for it at the head of the queue; 0 if it must wait for slots.
