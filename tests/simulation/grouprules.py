@@ -8,9 +8,8 @@ from typing import Any, Final
 
 import msgspec
 
-from berth.api.kinds import POD_GROUP
 from berth.api.pod import Pod
-from berth.api.podgroups import GroupKey, Members, PodGroup, group_of, is_scheduled
+from berth.api.podgroups import Dialect, GroupKey, Members, PodGroup, group_of, is_scheduled
 from berth.bus.interface import PubAck
 from berth.bus.topology import CONTROL, DECISIONS, PENDING, RANKED, bucket_prefix
 from berth.errors import DecodeError
@@ -19,16 +18,17 @@ from berth.messages.groupattempts import GROUP_SUBJECT, GroupPending, GroupRanke
 from berth_binder.core import FIRST_SECONDS
 from berth_binder.takeover import FENCED_KEY
 from berth_sim.apiserver.kinds import NODES, PODS, Route
+from berth_watcher.core import WatcherCore
 from simulation.api import ApiRequest
-from simulation.groups import GroupInvariants, GroupUsers, cache_of, form_of
+from simulation.groups import KINDS, GroupInvariants, GroupUsers, cache_of, form_of
 from simulation.loop import SimulatedProcess
-from simulation.truth import decoded, simulated, truth_of
+from simulation.truth import decoded, truth_of
 from simulation.world import World
 
 FENCED: Final = f"{bucket_prefix(CONTROL)}{FENCED_KEY}"
 MOST_CONFLICTS: Final = 3
 """In a row, of a group that nobody has changed: after the second it goes alone."""
-READY_SECONDS: Final = 5.0
+READY_SECONDS: Final = 3.0
 PASSED_BY: Final = 10
 """Pods that came later, and are published while a fresh group that nothing is known against is not."""
 BACKOFF_SECONDS: Final = 10.5
@@ -71,6 +71,8 @@ class GroupRules:
         self._schedulers = schedulers
         self._in_flight: dict[str, str] = {}
         """By uid of a pod, the uid of the pod or PodGroup whose undecided attempt has it."""
+        self._waiting: set[str] = set()
+        """Of these, those that take no slot of the window any more."""
         self._known: dict[str, _Known] = {}
         """By uid of a PodGroup."""
         self._fenced_at: dict[str, float] = {}
@@ -82,6 +84,10 @@ class GroupRules:
         """By process, members whose Binding is on its way."""
         self._lost_at: dict[GroupKey, float] = {}
         """When a begun group last lost a member that its minimum needs."""
+        self._were_whole: set[str] = set()
+        """Uids of PodGroups whose minimum was bound at some time."""
+        self._changed_at: dict[GroupKey, float] = {}
+        """When a PodGroup or the pods that name it last were others."""
         self._room_at = 0.0
         """When a pod that nobody replaces last left its node, or a node changed."""
         world.api.store.table(NODES).listeners[self._on_node] = None
@@ -91,7 +97,8 @@ class GroupRules:
         world.api.on_sending.append(self._on_sending)
         world.api.answered.append(self._on_answer)
         world.api.store.table(PODS).listeners[self._on_pod] = None
-        world.api.store.table(simulated(POD_GROUP)).listeners[self._on_group] = None
+        for kind in KINDS.values():
+            world.api.store.table(kind).listeners[self._on_group] = None
 
     def _on_lost(self) -> None:
         self._in_flight.clear()
@@ -153,11 +160,29 @@ class GroupRules:
             self._publish(member.uid, uid)
         known = self._known.setdefault(uid, _Known())
         known.is_asked = True
+        if self._world.is_calm:
+            self._check_window(pending)
         if self._world.is_calm and not pending.bound:
             self._check_rests(pending)
         if not pending.error and len(members) < pending.need:
             self._world.problem(
                 f"group {pending.group.key} is published with {len(members)} pods, and needs {pending.need}"
+            )
+
+    def _check_window(self, pending: GroupPending) -> None:
+        """A group has a slot for each member, or nothing else is in flight."""
+        process = self._world.bus.serving
+        cores = [] if process is None else [part for part in process.parts if isinstance(part, WatcherCore)]
+        there = {pod.uid for pod in self._pods() if not (pod.spec.node_name or pod.metadata.deletion_timestamp)}
+        own = {pending.group.uid, *self._waiting}
+        others = sum(uid in there and by not in own for uid, by in self._in_flight.items())
+        if not cores or not others:
+            return
+        size = cores[-1]._attempts.window.sizes(cores[-1]._clock.now)[pending.profile]
+        if others + len(pending.bundle.members) > size:
+            self._world.problem(
+                f"group {pending.group.key} of {len(pending.bundle.members)} goes beside {others} pods in flight, and "
+                f"the window has {size} slots"
             )
 
     def _publish(self, pod: str, by: str) -> None:
@@ -169,8 +194,11 @@ class GroupRules:
 
     def _on_decision(self, decision: _Decision, *, is_group: bool) -> None:
         uid = decision.attempt.partition(".")[0]
+        if decision.outcome == Outcome.WAITING:
+            self._waiting.add(uid)
         if decision.outcome == Outcome.WAITING or not decision.outcome:
             return
+        self._waiting.discard(uid)
         self._in_flight = {pod: by for pod, by in self._in_flight.items() if by != uid}
         if not is_group:
             return
@@ -211,7 +239,7 @@ class GroupRules:
     # --- what goes first
 
     def _check_rests(self, pending: GroupPending) -> None:
-        """The rest of a begun group goes before a fresh one that is no more important, once there is room for either."""
+        """The rest of a begun group goes before a fresh one of its priority, once there is room for either."""
         truth = truth_of(self._world.api.store, kinds=self._world.read_kinds)
         for key, group in self._invariants.groups().items():
             refused_at = self._known.setdefault(group.uid, _Known()).refused_at
@@ -257,7 +285,9 @@ class GroupRules:
         is_soon = self._world.api.loop.time() - self._fenced_at.get(process.name, 0.0) < FIRST_SECONDS
         if self._begun and is_soon and process.name == self._fencer and not self._world.is_meddled:
             first = ", ".join(str(each) for each in self._begun.values())
-            self._world.problem(f"{process.name} sends the Binding of {pod.key} before it examines {first}, which is begun")
+            self._world.problem(
+                f"{process.name} sends the Binding of {pod.key} before it examines {first}, which is begun"
+            )
 
     # --- requests
 
@@ -284,13 +314,16 @@ class GroupRules:
         is_former = request.process.name != self._fencer and request.sent_at < fenced_at
         if is_former and not self._world.is_meddled:
             self._world.problem(
-                f"the Binding of {request.route.name} by {request.process.name} lands after {self._fencer} has taken over"
+                f"{request.process.name}'s Binding of {request.route.name} lands after {self._fencer} has taken over"
             )
 
     # --- objects
 
     def _on_pod(self, change: Any) -> None:
         before, after = (each.value if each is not None else None for each in (change.before, change.after))
+        keys = {None if each is None else group_of(decoded(each)) for each in (change.before, change.after)}
+        if len(keys) > 1:
+            self._changed_at |= {key: self._world.now for key in keys if key is not None}
         was_bound = before is not None and _is_running(before)
         if was_bound and (after is None or not _is_running(after)):
             self._on_left(decoded(change.before))
@@ -316,12 +349,15 @@ class GroupRules:
         if group is None or not self._world.is_calm:
             return
         members = Members.of(self._invariants.pods_of(group.key), self._schedulers)
+        if not members.need(group):
+            self._were_whole.add(group.uid)
         refused_at = self._known.setdefault(group.uid, _Known()).refused_at
-        if len(members.bound) > 1 or refused_at is None or self._room_at > refused_at:
+        changed_at = max(self._room_at, self._changed_at.get(group.key, 0.0))
+        if len(members.bound) > 1 or refused_at is None or changed_at > refused_at:
             return
         for other, lost_at in self._lost_at.items():
             ago = self._world.now - lost_at
-            if other != group.key and refused_at < lost_at and ago < REPLACED_SECONDS:
+            if other != group.key and refused_at + BACKOFF_SECONDS < lost_at and ago < REPLACED_SECONDS:
                 self._world.problem(f"group {group.key} takes the room that {other} lost {ago:.3f} s ago")
 
     def _on_node(self, _change: Any) -> None:
@@ -329,14 +365,23 @@ class GroupRules:
 
     def _on_group(self, change: Any) -> None:
         """A PodGroup counts as scheduled once its minimum is bound."""
-        if change.after is None or not is_scheduled(decoded(change.after)):
+        of_spec = [each.value.get("spec") for each in (change.before, change.after) if each is not None]
+        if len(of_spec) == 1 or of_spec[0] != of_spec[1]:
+            self._changed_at[form_of(change.before or change.after).key] = self._world.now
+        if (
+            change.after is None
+            or change.after.kind is not KINDS[Dialect.UPSTREAM]
+            or not is_scheduled(decoded(change.after))
+        ):
             return
         if change.before is not None and is_scheduled(decoded(change.before)):
             return
         form = form_of(change.after)
         members = Members.of(self._invariants.pods_of(form.key), self._schedulers)
-        if members.need(form) and self._world.is_calm and self._invariants.last_act() < self._world.now - 2.0:
-            self._world.problem(f"group {form.key} counts as scheduled with {len(members.bound)} of {form.minimum} bound")
+        if members.need(form) and form.uid not in self._were_whole and self._world.is_calm:
+            self._world.problem(
+                f"group {form.key} counts as scheduled with {len(members.bound)} of {form.minimum} bound"
+            )
 
     def _pods(self) -> Iterator[Pod]:
         for stored in self._world.api.store.table(PODS).in_order():
