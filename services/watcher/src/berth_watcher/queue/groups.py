@@ -123,11 +123,11 @@ class GroupEntry(QueuedPod):
     def is_uniform(self) -> bool:
         """Whether what helps the member of which the Decision tells helps all.
 
-        It does not where members must be together: the Decision describes the best domain, and another one may get room.
+        Where members must be together it need not: the Decision is about the best domain, and others may get room.
         """
         first = self.members[0].spec
-        affinity = first.affinity and first.affinity.pod_affinity
-        if self.form.topology is not None or (affinity and affinity.required_during_scheduling_ignored_during_execution):
+        near = first.affinity and first.affinity.pod_affinity
+        if self.form.topology is not None or (near and near.required_during_scheduling_ignored_during_execution):
             return False
         return all(pod.spec == first for pod in self.members)
 
@@ -167,6 +167,10 @@ class Groups:
 
     def get(self, key: GroupKey) -> QueuedGroup | None:
         return self._groups.get(key)
+
+    def named(self, key: GroupKey) -> PodGroup | None:
+        """The PodGroup of this name, also if no pod names it."""
+        return self._named.get(key)
 
     def of(self, uid: str) -> QueuedGroup | None:
         """The group of a pod."""
