@@ -169,6 +169,16 @@ def test_the_documented_example_prints_what_the_page_shows():
     assert done.stdout == shown.split("```", 1)[0]
 
 
+def test_the_documented_example_with_loads_prints_what_the_page_shows():
+    page = (ROOT / "docs" / "simulate.md").read_text()
+    _, _, example = page.split("$ berth simulate ", 2)
+    command, shown = example.replace("\\\n", "").split("\n", 1)
+    note, table = shown.split("```", 1)[0].split("\n", 1)
+    done = simulate(*command.split(), cwd=ROOT)
+    assert (done.returncode, done.stderr) == (0, f"{note}\n")
+    assert done.stdout == table
+
+
 def test_the_command_of_the_readme_runs_as_it_stands():
     (command,) = (line for line in (ROOT / "README.md").read_text().splitlines() if "berth simulate " in line)
     done = simulate(*command.split("berth simulate ", 1)[1].split(), cwd=ROOT)

@@ -21,9 +21,11 @@ from berth.api.pod import Pod, bound_at, is_bound, is_finished, is_gone_while_un
 from berth.api.workloads import Namespace, PriorityClass
 from berth.cluster.snapshot import Snapshot
 from berth.exits import UsageError
+from berth.messages.livedata import LiveSource
 from berth_cli.simulate.admission import StoredObjects, stored
 from berth_cli.simulate.defaults import scheduler_of
 from berth_cli.simulate.documents import Document, documents
+from berth_cli.simulate.loads import give_loads, loads_of
 from berth_cli.simulate.objects import (
     FoundObject,
     Identity,
@@ -72,24 +74,27 @@ class Inputs:
     notes: tuple[str, ...]
 
 
-def read_inputs(
+def read_inputs(  # noqa: PLR0913 - the flags, by name
     cluster: Sequence[str],
     pods: Sequence[str],
     schedulers: Collection[str],
     *,
+    loads: Sequence[str] = (),
+    live_sources: Collection[LiveSource] = (),
     with_pending: bool = False,
     other_form: OtherForm | None = None,
 ) -> Inputs:
     """Read the files; ``-`` is standard input. ``with_pending``: the cluster's pending pods are placed too.
 
-    ``other_form`` is tried first on each file of the cluster.
+    ``loads`` are samples for these sources. ``other_form`` is tried first on each file of the cluster.
 
     Raises:
         InputError: with all errors in the files.
     """
-    if [*cluster, *pods].count(STDIN) > 1:
-        raise InputError([f"{STDIN}: standard input can be read once: use it in --cluster or in --pods"])
+    if [*cluster, *pods, *loads].count(STDIN) > 1:
+        raise InputError([f"{STDIN}: standard input can be read once: use it in --cluster, in --pods or in --load"])
     files = _read(cluster, pods, other_form)
+    samples = loads_of(_documents(loads, files.problems), files.problems)
     if with_pending:
         named = {one.identity for one in files.pods}
         files.why_not_placed = "no profile has their schedulerName"
@@ -97,7 +102,10 @@ def read_inputs(
         files.pods += [one for one in pending if one.identity not in named]
     to_place = _pods_to_place(_of_profiles(files, tuple(schedulers)), problems=files.problems)
     files.problems.extend(_equal_uids((*_pods(files.cluster.values()), *to_place.values())))
-    return _inputs(files, to_place)
+    inputs = _inputs(files, to_place)
+    return replace(
+        inputs, notes=(*inputs.notes, *(give_loads(inputs.snapshot, samples, live_sources) if loads else ()))
+    )
 
 
 @dataclass(slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from berth.plugins import (
     schedulinggates,
     tainttoleration,
 )
-from berth.plugins.additional import freecapacity, nodelabel, nodeready, tenantspread
+from berth.plugins.additional import freecapacity, nodefailures, nodelabel, nodeready, tenantspread
 from berth.plugins.defaultpreemption import plugin as defaultpreemption
 from berth.plugins.dynamicresources import plugin as dynamicresources
 from berth.plugins.factory import PluginFactory
@@ -57,6 +57,7 @@ BUILT_IN: Final[Mapping[str, PluginFactory]] = {
     "LoadAwareScheduling": koordinator.FACTORY,
     "TargetLoadPacking": trimaran.PACKING_FACTORY,
     "LoadVariationRiskBalancing": trimaran.BALANCING_FACTORY,
+    "NodeFailures": nodefailures.FACTORY,
     "NodeReady": nodeready.FACTORY,
     "NodeScoreLabel": nodelabel.NODE_SCORE_LABEL_FACTORY,
     "NodeFilterLabel": nodelabel.NODE_FILTER_LABEL_FACTORY,
