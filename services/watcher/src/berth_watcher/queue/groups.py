@@ -121,7 +121,7 @@ class GroupEntry(QueuedPod):
 
     @property
     def is_uniform(self) -> bool:
-        """Whether what helps the member of which the Decision tells helps all.
+        """Whether what helps the member that the Decision is about helps all.
 
         Where members must be together it need not: the Decision is about the best domain, and others may get room.
         """
