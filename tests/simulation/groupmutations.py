@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any, Final
-
-from msgspec import structs
 
 from berth.api.pod import priority_of
 from berth.api.podgroups import Members, refusal_of
-from berth.groups import domains, evictions, planner
-from berth.groups.evictions import GroupEvictions
 from berth.messages.groupattempts import GroupMessage
-from berth.messages.groups import GroupPlan, PlannedMember
-from berth_binder import core as binder_core
 from berth_binder import takeover
 from berth_binder.attempts import groups as groups_of_binder
 from berth_binder.core import BinderCore
-from berth_binder.decisions import groupcheck, groupreports
-from berth_watcher import attempts as attempts_of_watcher
-from berth_watcher import core as watcher_core
+from berth_binder.decisions import groupreports
 from berth_watcher import grouping
 from berth_watcher.queue import groups as groups_of_queue
 from berth_watcher.queue.groups import GroupEntry, GroupGate, Way
@@ -32,21 +22,6 @@ from simulation.mutation import Mutation, Replacement
 from simulation.simulate import GROUPS
 
 # --- the watcher
-
-
-def _members_move_in_flight() -> list[Replacement]:
-    observe = groups_of_queue.Groups.observe_pod
-
-    def observed(self: Any, pod: Any, now: float) -> Any:
-        group = self.of(pod.uid)
-        if group is None or not group.is_in_flight:
-            return observe(self, pod, now)
-        group.is_in_flight = False
-        changed = observe(self, pod, now)
-        group.is_in_flight = True
-        return changed
-
-    return [(groups_of_queue.Groups, "observe_pod", observed)]
 
 
 def _open_gates() -> list[Replacement]:
@@ -83,18 +58,6 @@ def _highest_priority_counts() -> list[Replacement]:
     return [(Members, "priority", priority), (GroupMessage, "priority", property(of_message))]
 
 
-def _begun_groups_wait_their_turn() -> list[Replacement]:
-    update = grouping.Grouping.update_entry
-
-    def updated(self: Any, entry: Any, members: Any) -> Any:
-        before = entry.at_front
-        changed = update(self, entry, members)
-        entry.at_front = before
-        return changed
-
-    return [(grouping.Grouping, "update_entry", updated)]
-
-
 def _groups_do_not_back_off() -> list[Replacement]:
     on_error = Requeue.on_error
 
@@ -108,22 +71,6 @@ def _groups_do_not_back_off() -> list[Replacement]:
     return [(Requeue, "on_error", at_once)]
 
 
-def _small_pods_pass() -> list[Replacement]:
-    publish = watcher_core.WatcherCore._publish_active
-
-    def published(self: Any, settled: int) -> Any:
-        effects = [*publish(self, settled)]
-        free = self._attempts.window.free(self._clock.now)
-        active = (each for each in [*self._queue.pods()] if each.stage is Stage.ACTIVE)
-        for pod in sorted(active, key=lambda each: each.timestamp):
-            if not isinstance(pod, GroupEntry) and free[pod.profile] > 0:
-                free[pod.profile] -= self._attempts.acquire(pod)
-                effects += self._publish(pod)
-        return effects
-
-    return [(watcher_core.WatcherCore, "_publish_active", published)]
-
-
 def _groups_need_no_slots() -> list[Replacement]:
     def admit(self: Any, used: int, size: int) -> int:
         return max(1, min(len(self.members), size))
@@ -131,97 +78,10 @@ def _groups_need_no_slots() -> list[Replacement]:
     return [(GroupEntry, "admit", admit)]
 
 
-def _members_keep_their_numbers() -> list[Replacement]:
-    publish = attempts_of_watcher.Attempts.publish_group
-
-    def published(self: Any, entry: Any, members: Any, **more: Any) -> Any:
-        before = [member.attempt for member in members]
-        effects = publish(self, entry, members, **more)
-        for member, attempt in zip(members, before, strict=True):
-            member.attempt = attempt
-        return effects
-
-    return [(attempts_of_watcher.Attempts, "publish_group", published)]
-
-
-def _changes_in_flight_are_forgotten() -> list[Replacement]:
-    landed = grouping.Grouping.landed
-
-    def ended(self: Any, entry: Any, *, helps: bool) -> None:
-        entry.group.has_changed = False
-        landed(self, entry, helps=False)
-
-    return [(grouping.Grouping, "landed", ended)]
-
-
-def _conflicts_without_end() -> list[Replacement]:
-    return [(groups_of_queue, "CONFLICTS_TO_GO_ALONE", 10**9)]
-
-
 # --- the scorer
 
 
-def _topology_ignored() -> list[Replacement]:
-    find = planner.domains_of
-
-    def everywhere(question: Any, classes: Any, snapshot: Any) -> Any:
-        group = structs.replace(question.group, topology=None)
-        return find(replace(question, group=group), classes, snapshot)
-
-    return [
-        (planner, "domains_of", everywhere),
-        (groupcheck._Examining, "_is_in_domain", lambda *_: True),
-    ]
-
-
-def _min_resources_ignored() -> list[Replacement]:
-    return [
-        (groupcheck.GroupCheck, "lacking", lambda *_: ""),
-        (domains._Bounds, "shortage_in", lambda *_: ""),
-    ]
-
-
-def _plans_by_chance() -> list[Replacement]:
-    orders = planner.Planner._order_by_order
-
-    def in_any_order(self: Any) -> Any:
-        self._classes = random.sample(self._classes, len(self._classes))
-        return random.sample(found := orders(self), len(found))
-
-    return [(planner.Planner, "_order_by_order", in_any_order)]
-
-
-def _parts_of_groups_are_evicted() -> list[Replacement]:
-    units = evictions._units_of_group
-
-    def one_by_one(group: Any, members: Any, priority: int) -> Any:
-        return units(structs.replace(group, goes_as_one=False), members, priority)
-
-    return [(evictions, "_units_of_group", one_by_one)]
-
-
 # --- the binder
-
-
-def _message_counts() -> list[Replacement]:
-    """The PodGroup of the message decides, and not the binder's own."""
-    begin = groups_of_binder.GroupBinding._begin_check
-
-    def begun(self: Any, group: Any, _shown: Any, *rest: Any) -> Any:
-        ranked, members_of = group.latest.ranked, self._cache.members_of
-        need = SimpleNamespace(wanted=lambda _group: ranked.need)
-        self._cache.members_of = lambda key: need if key == group.key else members_of(key)
-        try:
-            return begin(self, group, ranked.group, *rest)
-        finally:
-            del self._cache.members_of
-
-    binding = groups_of_binder.GroupBinding
-    return [(binding, "_begin_check", begun), (binding, "_too_few_left", lambda *_: None)]
-
-
-def _members_are_bound_alone() -> list[Replacement]:
-    return [(binder_core, "refuses_single", lambda *_: False)]
 
 
 def _volumes_of_groups_are_not_awaited() -> list[Replacement]:
@@ -261,22 +121,6 @@ def _begun_groups_end_with_the_stop() -> list[Replacement]:
         return not self.is_closed and has_work.fget(self)
 
     return [(groups_of_binder.GroupBinding, "has_work", property(is_open))]
-
-
-def _groups_evict_unread() -> list[Replacement]:
-    """The binder finds no victims of its own: it takes the proposed ones."""
-
-    def evicting(self: Any, group: Any, _shown: Any, pods: Any) -> Any:
-        ranked = group.latest.ranked
-        placed = [self._cache.snapshot.placed(each.uid) for each in ranked.preemption.victims]
-        victims = [each for each in placed if each is not None]
-        nodes = [*dict.fromkeys(self._cache.snapshot.rows.names[each.row] for each in victims)] or [""]
-        members = [PlannedMember(uid, 0, place % len(nodes)) for place, uid in enumerate(pods)]
-        plan = GroupPlan(need=group.need, nodes=nodes, members=members)
-        return GroupEvictions(plan=plan, victims=tuple(each.pod for each in victims))
-        yield
-
-    return [(groups_of_binder.GroupBinding, "_evicting", evicting)]
 
 
 def _one_member_is_unschedulable() -> list[Replacement]:
@@ -319,7 +163,6 @@ CALM: Final = replace(
     habits=(0.0,),
     empties=10**6,
 )
-IN_FLIGHT: Final = replace(CALM, things=("change_in_flight", "add_gang"), acts=(8, 10), nodes=(1, 2))
 GATES: Final = replace(CALM, things=("add_gang", "delete_member", "remake_group"))
 LOSSES: Final = replace(CALM, things=("lose_two",), acts=(1, 2), gangs=(2, 3), warm_up=(2.0, 3.0), nodes=(4, 5))
 PLACES: Final = replace(CALM, things=("lose_place",), acts=(1,), nodes=(2, 3), gangs=(0, 1))
@@ -327,12 +170,9 @@ IMPORTANT_GANGS: Final = replace(
     CALM, things=("add_gang", "add_important_gang"), acts=(6, 8), nodes=(2, 2), gangs=(3, 4), graces=(0, 1)
 )
 FORBIDDEN: Final = replace(CALM, things=("forbid_leader",), acts=(1, 2), nodes=(4, 5), gangs=(0, 1))
-LEADERS: Final = replace(CALM, things=("add_gang",), acts=(6, 8), nodes=(3, 4))
-STREAMS: Final = replace(CALM, things=("add_large_gang",), acts=(1,), gangs=(0, 1), window_floors=(2, 4), nodes=(3, 4))
 CROWDS: Final = replace(
     CALM, things=("add_gang", "add_pod"), acts=(6, 8), window_floors=(2, 4), gangs=(2, 3), pods=(2, 4)
 )
-MOVES: Final = replace(CALM, things=("move_member", "change_in_flight", "add_gang", "add_pod"), acts=(8, 10))
 ZONES: Final = replace(CALM, things=("add_gang",), acts=(5,), nodes=(3, 4))
 WAVES: Final = replace(CALM, things=("add_gang",), acts=(2,), in_flight=(4,), nodes=(4, 5))
 LOST: Final = replace(
@@ -347,20 +187,8 @@ LOST: Final = replace(
     seconds=(3.0, 6.0),
 )
 STOPPED: Final = replace(LOST, faults=(GROUP_STOPPED,), fault_counts=(2,), binders=(1,))
-LAGGING: Final = replace(
-    IMPORTANT_GANGS, faults=("scorers behind",), fault_counts=(1, 2), things=("add_gang", "delete_member", "delete_pod")
-)
-CONTESTED: Final = replace(
-    CALM, things=("add_gang", "add_stream"), acts=(6,), scorers=(8,), gangs=(4, 6), window_floors=(64,)
-)
 
 GROUP_MUTATIONS: Final[dict[str, Mutation]] = {
-    "members-move-in-flight": Mutation(
-        rule="a pod changes its group when neither is in flight (3.16)",
-        seeds=100,
-        replace=_members_move_in_flight,
-        focus=IN_FLIGHT,
-    ),
     "open-gates": Mutation(
         rule="a fresh group waits for its minimum (3.17)", seeds=50, replace=_open_gates, focus=GATES
     ),
@@ -385,68 +213,11 @@ GROUP_MUTATIONS: Final[dict[str, Mutation]] = {
         replace=_highest_priority_counts,
         focus=IMPORTANT_GANGS,
     ),
-    "begun-groups-wait-their-turn": Mutation(
-        rule="begun groups go before their equals (3.18)",
-        seeds=300,
-        replace=_begun_groups_wait_their_turn,
-        focus=PLACES,
-    ),
     "groups-do-not-back-off": Mutation(
         rule="a group backs off after an error (3.20)", seeds=100, replace=_groups_do_not_back_off, focus=FORBIDDEN
     ),
-    "small-pods-pass": Mutation(
-        rule="what is no more important waits behind a group that waits for slots (3.18)",
-        seeds=100,
-        replace=_small_pods_pass,
-        focus=STREAMS,
-    ),
     "groups-need-no-slots": Mutation(
         rule="a group takes a slot for each member (3.18)", seeds=100, replace=_groups_need_no_slots, focus=CROWDS
-    ),
-    "members-keep-their-numbers": Mutation(
-        rule="members have attempts of their own (3.19)", seeds=200, replace=_members_keep_their_numbers, focus=MOVES
-    ),
-    "changes-in-flight-forgotten": Mutation(
-        rule="what changes while a group is in flight is in the next attempt (3.19)",
-        seeds=200,
-        replace=_changes_in_flight_are_forgotten,
-        focus=IN_FLIGHT,
-    ),
-    "conflicts-without-end": Mutation(
-        rule="after two conflicts in a row a group goes alone (3.18)",
-        seeds=300,
-        replace=_conflicts_without_end,
-        focus=CONTESTED,
-    ),
-    "topology-ignored": Mutation(
-        rule="members share the domain that their group requires (ADR 72)",
-        seeds=100,
-        replace=_topology_ignored,
-        focus=ZONES,
-    ),
-    "min-resources-ignored": Mutation(
-        rule="minResources must be free (ADR 72)", seeds=200, replace=_min_resources_ignored, focus=ZONES
-    ),
-    "plans-by-chance": Mutation(
-        rule="a replay makes the same plan (ADR 72)", seeds=100, replace=_plans_by_chance, focus=LEADERS
-    ),
-    "parts-of-groups-evicted": Mutation(
-        rule="a group that goes as one is evicted whole (ADR 72)",
-        seeds=300,
-        replace=_parts_of_groups_are_evicted,
-        focus=IMPORTANT_GANGS,
-    ),
-    "message-counts": Mutation(
-        rule="the binder's own PodGroup decides how many are needed (5.20)",
-        seeds=300,
-        replace=_message_counts,
-        focus=IN_FLIGHT,
-    ),
-    "members-bound-alone": Mutation(
-        rule="a member whose group needs it is not bound alone (5.22)",
-        seeds=300,
-        replace=_members_are_bound_alone,
-        focus=MOVES,
     ),
     "volumes-of-groups-not-awaited": Mutation(
         rule="all members are ready before the first Binding (5.20)",
@@ -480,12 +251,6 @@ GROUP_MUTATIONS: Final[dict[str, Mutation]] = {
         seeds=200,
         replace=_begun_groups_end_with_the_stop,
         focus=STOPPED,
-    ),
-    "groups-evict-unread": Mutation(
-        rule="the binder finds a group's victims itself (5.23)",
-        seeds=500,
-        replace=_groups_evict_unread,
-        focus=LAGGING,
     ),
     "one-member-is-unschedulable": Mutation(
         rule="all members that wait for room are Unschedulable, or none",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -33,6 +33,8 @@ PASSED_BY: Final = 10
 """Pods that came later, and are published while a fresh group that nothing is known against is not."""
 BACKOFF_SECONDS: Final = 10.5
 """After which no group backs off any more."""
+FIRST_BACKOFF_SECONDS: Final = 2.0
+"""The same of one that has failed once."""
 SOON_SECONDS: Final = 1.0
 REPLACED_SECONDS: Final = 0.9
 """After a loss, in which its room is left to the replacement."""
@@ -324,20 +326,29 @@ class GroupRules:
         keys = {None if each is None else group_of(decoded(each)) for each in (change.before, change.after)}
         if len(keys) > 1:
             self._changed_at |= {key: self._world.now for key in keys if key is not None}
+        self._note_whole(keys)
         was_bound = before is not None and _is_running(before)
         if was_bound and (after is None or not _is_running(after)):
-            self._on_left(decoded(change.before))
+            is_finished = after is not None and "deletionTimestamp" not in after["metadata"]
+            self._on_left(decoded(change.before), is_lost=not is_finished)
         elif after is not None and not was_bound and after["spec"].get("nodeName"):
             self._on_bound(decoded(change.after))
 
-    def _on_left(self, pod: Pod) -> None:
+    def _note_whole(self, keys: Iterable[GroupKey | None]) -> None:
+        groups = self._invariants.groups()
+        for group in (groups[key] for key in keys if key in groups):
+            if group.uid not in self._were_whole:
+                members = Members.of(self._invariants.pods_of(group.key), self._schedulers)
+                self._were_whole |= {group.uid} if members.is_begun and not members.need(group) else set()
+
+    def _on_left(self, pod: Pod, *, is_lost: bool) -> None:
         key = group_of(pod)
         group = None if key is None else self._invariants.groups().get(key)
         if key is None or group is None:
             self._room_at = self._world.now
             return
         members = Members.of(self._invariants.pods_of(key), self._schedulers)
-        if members.is_begun and members.need(group):
+        if is_lost and members.is_begun and members.need(group):
             self._lost_at[key] = self._world.now
         else:
             self._room_at = self._world.now
@@ -349,15 +360,13 @@ class GroupRules:
         if group is None or not self._world.is_calm:
             return
         members = Members.of(self._invariants.pods_of(group.key), self._schedulers)
-        if not members.need(group):
-            self._were_whole.add(group.uid)
         refused_at = self._known.setdefault(group.uid, _Known()).refused_at
         changed_at = max(self._room_at, self._changed_at.get(group.key, 0.0))
         if len(members.bound) > 1 or refused_at is None or changed_at > refused_at:
             return
         for other, lost_at in self._lost_at.items():
             ago = self._world.now - lost_at
-            if other != group.key and refused_at + BACKOFF_SECONDS < lost_at and ago < REPLACED_SECONDS:
+            if other != group.key and refused_at + FIRST_BACKOFF_SECONDS < lost_at and ago < REPLACED_SECONDS:
                 self._world.problem(f"group {group.key} takes the room that {other} lost {ago:.3f} s ago")
 
     def _on_node(self, _change: Any) -> None:

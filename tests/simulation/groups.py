@@ -61,8 +61,8 @@ STREAM_SECONDS: Final = 0.1
 """Pods of a stream, and how long after each other they come."""
 SLOW_SECONDS: Final = 0.2
 """In which requests and answers come to a slow API server, and back."""
-WAITS_SECONDS: Final = 12.0
-"""After which a group that finds no room backs off no more."""
+WAITS_SECONDS: Final = 3.0
+"""After which a group that has found no room backs off no more."""
 MOST_RIVALS: Final = 24
 """Cores of the largest cluster that rivals fill."""
 
@@ -395,7 +395,7 @@ class GroupUsers:
         gang = _small_gang(self._chance, len(self._gangs) + 1, 2, cpu="300m")
         gang.remakes = True
         self._begin(gang)
-        self._later(self._crowd, gang, after=1.5)
+        self._later(self._crowd, gang, after=0.7)
 
     def _crowd(self, gang: Gang) -> None:
         if not self._is_whole(gang) or any(
@@ -406,7 +406,11 @@ class GroupUsers:
         for node, (cpu, _, pods) in self.rooms().items():
             if cpu > 0 and pods > 0:
                 self._fill(node, 0, cpu)
-        self._begin(_small_gang(self._chance, len(self._gangs) + 1, 2, cpu="150m"))
+        fresh = _small_gang(self._chance, len(self._gangs) + 1, 2, cpu="150m")
+        self._gangs.append(fresh)
+        self._make_group(fresh)
+        for name in fresh.members:
+            self._make_member(fresh, name)
         self._later(self._lose_member, gang, self._chance.choice(gang.members), after=WAITS_SECONDS)
 
     def _fill(self, node: str, number: int, cpu: float) -> None:

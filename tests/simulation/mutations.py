@@ -1232,6 +1232,9 @@ MUTATIONS: Final[dict[str, Mutation]] = {
 }
 
 ELSEWHERE: Final[dict[str, str]] = {
+    "a pod leaves a group that is not in flight (3.16): an attempt lasts some milliseconds": (
+        "unit/watcher/test_gangs.py::test_a_pod_that_leaves_its_group_in_flight_is_tried_alone_after_it"
+    ),
     "a group of two profiles is refused (3.17): runs with groups have one profile": (
         "unit/watcher/test_groups.py::test_two_profiles_are_refused"
     ),
