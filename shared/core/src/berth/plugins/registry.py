@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from berth.framework.interface import Plugin
 from berth.plugins import (
     defaultbinder,
     imagelocality,
@@ -26,6 +27,7 @@ from berth.plugins.interpodaffinity import plugin as interpodaffinity
 from berth.plugins.nodeload import koordinator, trimaran
 from berth.plugins.nodeload import plugin as nodeload
 from berth.plugins.noderesources import balancedallocation, fit
+from berth.plugins.podgrouptopology import PodGroupTopology
 from berth.plugins.podtopologyspread import plugin as podtopologyspread
 from berth.plugins.volumes import nodevolumelimits, volumerestrictions, volumezone
 from berth.plugins.volumes.volumebinding import plugin as volumebinding
@@ -65,3 +67,6 @@ BUILT_IN: Final[Mapping[str, PluginFactory]] = {
     "TenantSpread": tenantspread.FACTORY,
     "DefaultBinder": defaultbinder.FACTORY,
 }
+
+# Filters of every profile: what groups are promised is not left to a file.
+IN_EVERY_PROFILE: Final[Sequence[Callable[[], Plugin]]] = (PodGroupTopology,)
