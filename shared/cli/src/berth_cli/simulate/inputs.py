@@ -18,7 +18,9 @@ from berth.api.devices import ResourceClaimTemplate
 from berth.api.kinds import PLUGIN_KINDS
 from berth.api.node import Node
 from berth.api.pod import Pod, bound_at, is_bound, is_finished, is_gone_while_unbound
+from berth.api.podgroups import group_of
 from berth.api.workloads import Namespace, PriorityClass
+from berth.cluster.podgroups import PodGroups
 from berth.cluster.snapshot import Snapshot
 from berth.exits import UsageError
 from berth_cli.simulate.admission import StoredObjects, stored
@@ -65,9 +67,10 @@ class InputError(UsageError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """``notes`` are about ignored contents of the files."""
+    """``groups`` has the pods of the cluster too. ``notes`` are about ignored contents of the files."""
 
     snapshot: Snapshot
+    groups: PodGroups
     pods: tuple[Pod, ...]
     notes: tuple[str, ...]
 
@@ -239,7 +242,7 @@ def _inputs(files: _Files, to_place: Mapping[Identity, FoundObject[Pod]]) -> Inp
     objects = stored([one for identity, one in everything.items() if identity not in to_place], to_place.values())
     if files.cluster_is_whole:  # else objects that pods refer to may be in the unreadable part
         problems.extend(objects.problems)
-    snapshot, waiting = _snapshot(objects)
+    snapshot, groups, waiting = _snapshot(objects)
     problems.extend(_unreadable_requests(to_place.values(), objects.to_place, snapshot))
     if problems:
         raise InputError(problems)
@@ -254,14 +257,19 @@ def _inputs(files: _Files, to_place: Mapping[Identity, FoundObject[Pod]]) -> Inp
     if bound:
         notes.append(f"--cluster: {counted(bound, 'pod')} on a node and in --pods too: not counted in the cluster")
     notes.extend(f"--cluster: {odd}" for odd in snapshot.problems)
-    return Inputs(snapshot=snapshot, pods=objects.to_place, notes=tuple(notes))
+    notes.extend(_without_groups(objects.to_place, groups))
+    return Inputs(snapshot=snapshot, groups=groups, pods=objects.to_place, notes=tuple(notes))
 
 
-def _snapshot(objects: StoredObjects) -> tuple[Snapshot, int]:
+def _snapshot(objects: StoredObjects) -> tuple[Snapshot, PodGroups, int]:
     snapshot = Snapshot()
+    groups = PodGroups(snapshot)
     for one in objects.others:
         _set(snapshot, one)
-    return snapshot, sum(_set_pod(snapshot, pod) for pod in objects.pods)
+    for pod in objects.pods:
+        if is_bound(pod) or is_finished(pod):  # others are not placed
+            groups.observe(pod)
+    return snapshot, groups, sum(_set_pod(snapshot, pod) for pod in objects.pods)
 
 
 def _set(snapshot: Snapshot, one: ReadObject) -> None:
@@ -291,6 +299,18 @@ def _set_pod(snapshot: Snapshot, pod: Pod) -> bool:
 def _unreadable_requests(found: Iterable[FoundObject[Pod]], pods: Iterable[Pod], snapshot: Snapshot) -> Iterator[str]:
     for one, pod in zip(found, pods, strict=True):
         yield from (f"{one.where}: {problem}" for problem in snapshot.class_of(pod).requests.problems)
+
+
+def _without_groups(pods: Iterable[Pod], groups: PodGroups) -> Iterator[str]:
+    """A note for each dialect of which pods name PodGroups and the files have none."""
+    served = {key.dialect for key in groups.known}
+    named = Counter(key.dialect for pod in pods if (key := group_of(pod)) is not None)
+    for dialect, number in named.items():
+        if dialect not in served:
+            yield (
+                f"{counted(number, 'pod')} with a PodGroup of {dialect.value}, and the files have none of these: "
+                "placed one by one, as where the API server has none"
+            )
 
 
 def _left_out(flag: str, why: str, others: Counter[str]) -> Iterator[str]:
