@@ -77,6 +77,21 @@ def test_a_group_is_one_message_once_its_minimum_exists():
     assert in_flight(watcher) == 4
 
 
+def test_groups_are_counted_by_what_they_do():
+    watcher = a_watcher(a_pod_group(minimum=4), a_pod_group("short", minimum=2), a_pod_group("torn", minimum=3))
+
+    def counts() -> dict[str, int]:
+        return dict(watcher.core.figures(watcher.now).groups)
+
+    assert counts() == {}
+    watcher.show(*members(1, "short"), *members(1, "nameless"))
+    assert counts() == {"waiting": 2, "begun": 0, "in flight": 0}
+    watcher.show(*members(4), bound(a_member("torn-0", "torn")), a_member("torn-1", "torn"))
+    assert counts() == {"waiting": 2, "begun": 1, "in flight": 1}
+    watcher.show(a_member("torn-2", "torn"))
+    assert counts()["in flight"] == 2
+
+
 def test_pods_whose_group_comes_late_wait_for_it():
     watcher = a_watcher(*members(4))
     assert (watcher.published, message_of(watcher, "uid-gang-0")) == ([], 'no PodGroup "gang" in scheduling.x-k8s.io')

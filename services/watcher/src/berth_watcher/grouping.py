@@ -100,6 +100,16 @@ class Grouping:
     def __len__(self) -> int:
         return len(self._groups)
 
+    def counts(self) -> dict[str, int]:
+        """The groups with pods that wait: in flight; begun, of which the rest waits; and those that have not begun."""
+        found = {"waiting": 0, "begun": 0, "in flight": 0}
+        for entry in self._entries.values():
+            group = entry.group
+            found["in flight" if group.is_in_flight else "begun" if group.is_begun else "waiting"] += 1
+        # Pods that name a PodGroup which is not there wait without an entry of it.
+        found["waiting"] += sum(group.group is None and group.way is Way.GATED for group in self._groups)
+        return found if any(found.values()) else {}
+
     # --- what happens to pods and PodGroups
 
     def observe_pod(self, uid: str, pod: Pod | None) -> None:
