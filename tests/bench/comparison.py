@@ -187,7 +187,7 @@ async def on_few_nodes(plane: ControlPlane, peer: KubeScheduler, rounds: int) ->
 
 async def with_devices(plane: ControlPlane, peer: KubeScheduler, rounds: int) -> list[Row]:
     """What is measured with 8 GPUs on each of 500 nodes."""
-    await add_nodes(plane, WITH_DEVICES, with_devices=True)
+    await add_nodes(plane, WITH_DEVICES, Form.CLAIMS)
     both: list[Contender] = [Berth(), peer]
     claims = await drain_in_turn(both, plane, pods=2000, form=Form.CLAIMS, rounds=rounds)
     templates = await drain_in_turn(both, plane, pods=2000, form=Form.TEMPLATES, rounds=rounds)

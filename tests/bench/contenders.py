@@ -58,6 +58,8 @@ class KubeScheduler:
     """kube-scheduler of the same release as the API server, its default profile, alone and without a Lease."""
 
     program: Path
+    flags: tuple[str, ...] = ()
+    """Further flags."""
     name: str = KUBE_SCHEDULER
     scheduler_name: str = "default-scheduler"
 
@@ -66,7 +68,7 @@ class KubeScheduler:
         config = folder / "kube-scheduler.json"
         config.write_text(json.dumps(_configuration(plane.kubeconfig_path)))
         log = folder / "kube-scheduler.log"
-        process = spawn([str(self.program), f"--config={config}", "--secure-port=0"], log)
+        process = spawn([str(self.program), f"--config={config}", "--secure-port=0", *self.flags], log)
         try:
             yield OneProcess(name=self.name, process=process, log=log)
         finally:
@@ -77,11 +79,11 @@ Contender = Berth | KubeScheduler
 Running = BerthUp | OneProcess
 
 
-def kube_scheduler() -> KubeScheduler | None:
+def kube_scheduler(flags: tuple[str, ...] = ()) -> KubeScheduler | None:
     """kube-scheduler, if its program is in the control plane's folder."""
     folder = assets_folder()
     program = None if folder is None else folder / KUBE_SCHEDULER
-    return KubeScheduler(program=program) if program is not None and program.is_file() else None
+    return KubeScheduler(program=program, flags=flags) if program is not None and program.is_file() else None
 
 
 def _configuration(kubeconfig: Path) -> dict:

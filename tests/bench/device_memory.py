@@ -33,7 +33,7 @@ KIBI = 1024
 
 async def memory(plane: ControlPlane, nodes: int, form: Form) -> dict[str, dict[str, int]]:
     """Bytes of each service, now and at most, by the kernel's names."""
-    await add_nodes(plane, nodes, with_devices=form.needs_devices)
+    await add_nodes(plane, nodes, form)
     berth = Berth()
     async with cluster_user(plane.kubeconfig_path) as seen:
         names = [f"web-{number}" for number in range(PODS)]

@@ -24,6 +24,7 @@ from typing import Any
 
 from bench.claims import add_claims, control_claims, remove_claims, spec_with_claim, spec_with_template
 from bench.contenders import Contender, Running
+from bench.gangs import add_groups, group_of, remove_groups, spec_in_group
 from bench.observer import Bound
 from berth_sim.nodes import HOSTNAME_LABEL, ZONE_LABEL, pod_manifest
 from harness.servers.control_plane import ControlPlane
@@ -56,10 +57,18 @@ class Form(StrEnum):
     """One GPU by a ResourceClaim that is there already."""
     TEMPLATES = "templates"
     """One GPU by a claim of a template, which the controller makes from the start of the scheduler on."""
+    GANGS = "gangs"
+    """In groups, all or none, by Kubernetes' own PodGroups."""
+    RACKS = "racks"
+    """In such groups, each within one rack."""
 
     @property
     def needs_devices(self) -> bool:
         return self in {Form.CLAIMS, Form.TEMPLATES}
+
+    @property
+    def has_groups(self) -> bool:
+        return self in {Form.GANGS, Form.RACKS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,12 +99,15 @@ async def drain(
     folder: Path,
     pods: int,
     form: Form = Form.EQUAL,
+    members: int = 1,
 ) -> Drain:
-    """Create the pods, start the scheduler, and measure until all are bound."""
+    """Create the pods, start the scheduler, and measure until all are bound. Groups have `members` pods each."""
     names = [f"web-{number}" for number in range(pods)]
     if form is Form.CLAIMS:
         await add_claims(seen, names)
-    await seen.create(waiting_pod(name, seen.namespace, contender, form) for name in names)
+    if form.has_groups:
+        await add_groups(seen, pods, members, in_one_rack=form is Form.RACKS)
+    await seen.create(waiting_pod(name, seen.namespace, contender, form, members) for name in names)
     version = (await seen.api.get(seen.api.pods, limit=1)).version
     watched = Bound()
     watching = asyncio.create_task(watched.watch(seen, version))
@@ -117,6 +129,8 @@ async def drain(
         await asyncio.gather(watching, *filter(None, [controlling]), return_exceptions=True)
         if form.needs_devices:
             await remove_claims(seen)
+        if form.has_groups:
+            await remove_groups(seen)
     times = list(watched.at.values())
     first, last = times[0], times[-1]
     spent = _between(before, after)
@@ -139,7 +153,7 @@ async def drain(
     )
 
 
-def waiting_pod(name: str, namespace: str, contender: Contender, form: Form = Form.EQUAL) -> dict:
+def waiting_pod(name: str, namespace: str, contender: Contender, form: Form = Form.EQUAL, members: int = 1) -> dict:
     return pod_manifest(
         name,
         namespace=namespace,
@@ -147,8 +161,14 @@ def waiting_pod(name: str, namespace: str, contender: Contender, form: Form = Fo
         memory=MEMORY,
         labels=LABELS,
         scheduler=contender.scheduler_name,
-        spec=spec_with_claim(name) if form is Form.CLAIMS else _SPECS[form],
+        spec=_spec(name, form, members),
     )
+
+
+def _spec(name: str, form: Form, members: int) -> dict[str, Any]:
+    if form is Form.CLAIMS:
+        return spec_with_claim(name)
+    return spec_in_group(group_of(name, members)) if form.has_groups else _SPECS[form]
 
 
 _ITS_PODS = {"labelSelector": {"matchLabels": LABELS}}

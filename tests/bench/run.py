@@ -1,6 +1,7 @@
 """Throughput on a real API server: berth and, if its program is there, kube-scheduler, in turn on one cluster.
 
     make bench-drain ARGS="--nodes 5000 --pods 2000 --rounds 3 --scorers 2"
+    make bench-drain ARGS="--nodes 5000 --pods 4000 --form racks --members 100"
 
 Needs KUBEBUILDER_ASSETS with etcd and kube-apiserver. With kube-scheduler in the same folder the two are compared.
 `bench.drain` explains the figures. Each round has new pods; the nodes stay.
@@ -28,6 +29,7 @@ from rich.table import Table
 from bench.claims import add_devices
 from bench.contenders import KUBE_SCHEDULER, Berth, Contender, kube_scheduler
 from bench.drain import Drain, Form, drain
+from bench.gangs import GATES, SERVED, add_racks
 from berth_sim.nodes import ZONES
 from harness.servers.control_plane import HOW_TO_GET_IT, ControlPlane, assets_folder, control_plane
 from harness.worlds.cluster_user import cluster_user
@@ -44,8 +46,10 @@ def main(
     rounds: Annotated[int, typer.Option(min=1, help="Measurements of each scheduler.")] = 3,
     scorers: Annotated[int, typer.Option(min=1, help="Number of berth's scorers.")] = 1,
     form: Annotated[
-        Form, typer.Option(help="What the pods ask for: spread over zones, one on each node, a GPU by a claim.")
+        Form,
+        typer.Option(help="What pods ask for: spread over zones, one on each node, a GPU by a claim, all or none."),
     ] = Form.EQUAL,
+    members: Annotated[int, typer.Option(min=1, help="Pods of each group, for gangs and racks.")] = 100,
     only: Annotated[str, typer.Option(help="Measure only berth or only kube-scheduler.")] = "",
     out: Annotated[Path, typer.Option(help="Folder for the figures as JSON.")] = RESULTS,
 ) -> None:
@@ -54,49 +58,64 @@ def main(
     if assets is None:
         sys.stderr.write(f"{HOW_TO_GET_IT}\n")
         raise typer.Exit(UNREACHABLE)
-    present: list[Contender] = [Berth(scorers=scorers), *filter(None, [kube_scheduler()])]
+    other = kube_scheduler(GATES if form.has_groups else ())
+    present: list[Contender] = [Berth(scorers=scorers), *filter(None, [other])]
     contenders = [each for each in present if only in {"", each.name}]
     if not contenders:
         raise typer.BadParameter(f"--only {only!r}: want one of {', '.join(each.name for each in present)}")
-    with control_plane(assets) as plane:
-        drains = asyncio.run(measure(contenders, plane, nodes=nodes, pods=pods, form=form, rounds=rounds))
+    with control_plane(assets, api_flags=SERVED if form.has_groups else ()) as plane:
+        measuring = measure(contenders, plane, nodes=nodes, pods=pods, form=form, members=members, rounds=rounds)
+        drains = asyncio.run(measuring)
     show(drains, nodes=nodes, pods=pods)
-    path = write(drains, out, {"nodes": nodes, "pods": pods, "rounds": rounds, "scorers": scorers})
+    path = write(drains, out, {"nodes": nodes, "pods": pods, "members": members, "rounds": rounds, "scorers": scorers})
     console.print(f"written to {path}")
 
 
 async def measure(
-    contenders: Sequence[Contender], plane: ControlPlane, *, nodes: int, pods: int, form: Form, rounds: int
+    contenders: Sequence[Contender],
+    plane: ControlPlane,
+    *,
+    nodes: int,
+    pods: int,
+    form: Form,
+    members: int,
+    rounds: int,
 ) -> list[Drain]:
     """Run the schedulers in turn, `rounds` times each, every second round in the opposite order."""
-    await add_nodes(plane, nodes, with_devices=form.needs_devices)
-    return await drain_in_turn(contenders, plane, pods=pods, form=form, rounds=rounds)
+    await add_nodes(plane, nodes, form)
+    return await drain_in_turn(contenders, plane, pods=pods, form=form, members=members, rounds=rounds)
 
 
-async def add_nodes(plane: ControlPlane, count: int, *, with_devices: bool = False) -> None:
-    """Equal nodes in three zones, with 8 GPUs each. They end with their API server: deleting 5,000 takes long."""
+async def add_nodes(plane: ControlPlane, count: int, form: Form = Form.EQUAL) -> None:
+    """Equal nodes in three zones, with what the form needs: 8 GPUs each, or racks.
+
+    They end with their API server: deleting 5,000 takes long.
+    """
     async with cluster_user(plane.kubeconfig_path, cleans_up=False) as cluster:
+        if form.has_groups:
+            await add_racks(cluster, count)
+            return
         for number, zone in enumerate(ZONES):
             await cluster.add_nodes(len(range(number, count, len(ZONES))), zone=zone)
-        if with_devices:
+        if form.needs_devices:
             await add_devices(cluster)
 
 
 async def drain_in_turn(
-    contenders: Sequence[Contender], plane: ControlPlane, *, pods: int, form: Form, rounds: int
+    contenders: Sequence[Contender], plane: ControlPlane, *, pods: int, form: Form, members: int = 1, rounds: int
 ) -> list[Drain]:
     drains = []
     for number in range(rounds):
         for contender in contenders[:: -1 if number % 2 else 1]:
-            drains.append(done := await _round(contender, plane, pods, form))
+            drains.append(done := await _round(contender, plane, pods, form, members))
             console.print(f"round {number + 1}: {_sentence(done)}")
     return drains
 
 
-async def _round(contender: Contender, plane: ControlPlane, pods: int, form: Form) -> Drain:
+async def _round(contender: Contender, plane: ControlPlane, pods: int, form: Form, members: int) -> Drain:
     async with cluster_user(plane.kubeconfig_path) as seen:
         with tempfile.TemporaryDirectory(prefix="berth-bench-") as folder:
-            return await drain(contender, seen, plane, Path(folder), pods, form)
+            return await drain(contender, seen, plane, Path(folder), pods, form, members)
 
 
 def _sentence(done: Drain) -> str:

@@ -229,7 +229,8 @@ class ClaimRules:
             self._reserved = {(claim, pod): by for (claim, pod), by in self._reserved.items() if pod != uid}
 
     def _check_late(self, claim: str, pod: str) -> None:
-        ranked = self._world.bus._store._streams[RANKED].all_after(0)
+        stream = self._world.bus._store._streams.get(RANKED)  # not there yet, soon after NATS has lost its store
+        ranked = stream.all_after(0) if stream is not None else ()
         attempts = (message.attempt for each in ranked if (message := _decoded(each.data)) is not None)
         is_ranked = any(attempt.partition(".")[0] == pod for attempt in attempts)
         if not is_ranked and self._world.now - self._lost_at >= LOST_SECONDS:
