@@ -10,7 +10,7 @@ from berth_cli.commands import simulate as command
 from berth_cli.commands.simulate import first_rows, groups_table, row_of, summary_of
 from berth_cli.commands.simulate import table_of as table_of_rows
 from berth_cli.simulate.engine import NodeRejection, PodReport, ReportCounts
-from berth_cli.simulate.groups import GroupReport
+from berth_cli.simulate.groups import PodGroupReport
 from berth_cli.simulate.live import RunningCluster
 from harness.worlds.printed import printed, words
 
@@ -105,7 +105,7 @@ def test_of_a_thousand_pods_ten_are_shown_and_those_without_a_node_first():
     assert len(printed(table_of_rows(rows), width=160)) == 1001
 
 
-WHOLE = GroupReport(
+WHOLE = PodGroupReport(
     group="ml/first",
     dialect="scheduling.x-k8s.io",
     profile="berth",
@@ -115,7 +115,7 @@ WHOLE = GroupReport(
     placed=2,
     domain="r7",
 )
-SHORT = GroupReport(
+SHORT = PodGroupReport(
     group="ml/second",
     dialect="scheduling.x-k8s.io",
     profile="berth",

@@ -9,7 +9,7 @@ import yaml
 
 from berth.profiles.configuration import profiles_of, read_configuration
 from berth_cli.simulate.engine import PodReport, Simulation
-from berth_cli.simulate.groups import GroupReport
+from berth_cli.simulate.groups import PodGroupReport
 from berth_cli.simulate.inputs import InputError, read_inputs
 
 EXAMPLE = Path(__file__).parents[3] / "docs/examples/gangs/pods.yaml"
@@ -81,7 +81,7 @@ def simulate(read):
 class Reports:
     def __init__(self, reports, notes):
         self.all, self.notes = reports, notes
-        self.groups = {each.group: each for each in reports if isinstance(each, GroupReport)}
+        self.groups = {each.group: each for each in reports if isinstance(each, PodGroupReport)}
         self.pods = {each.pod.removeprefix("default/"): each for each in reports if isinstance(each, PodReport)}
 
     @property
@@ -115,7 +115,7 @@ def test_a_group_without_room_for_all_leaves_it_to_pods_that_fit(simulate):
 def test_groups_of_both_dialects_with_one_name_are_two(simulate, version):
     there = [group("a", 2), *pods(2, "x", group="a"), upstream_group("a", 2, version), *pods(2, "y", upstream="a")]
     found = simulate([node("n1"), node("n2")], there)
-    assert [(each.dialect, each.placed) for each in found.all if isinstance(each, GroupReport)] == [
+    assert [(each.dialect, each.placed) for each in found.all if isinstance(each, PodGroupReport)] == [
         ("scheduling.x-k8s.io", 2),
         ("scheduling.k8s.io", 2),
     ]

@@ -33,7 +33,7 @@ from berth_cli.recording.cluster import objects_of_recording
 from berth_cli.rendering import MOST_ROWS, and_more, new_table, note, plain, print_rich
 from berth_cli.simulate.documents import documents
 from berth_cli.simulate.engine import PodReport, Report, ReportCounts, Simulation
-from berth_cli.simulate.groups import GroupReport
+from berth_cli.simulate.groups import PodGroupReport
 from berth_cli.simulate.inputs import InputError, OtherForm, counted, read_inputs
 
 app = typer.Typer()
@@ -192,12 +192,12 @@ def _simulate(configuration: KubeSchedulerConfiguration, options: _Options) -> b
 
 
 def _print(reports: Iterator[Report], options: _Options, simulation: Simulation) -> ReportCounts:
-    counts, rows, groups = ReportCounts(), list[ReportRow](), list[GroupReport]()
+    counts, rows, groups = ReportCounts(), list[ReportRow](), list[PodGroupReport]()
     for report in reports:
         counts.add(report)
         if options.output.is_document:
             print_document(report, options.output, one_of_many=True)
-        elif isinstance(report, GroupReport):
+        elif isinstance(report, PodGroupReport):
             groups.append(report)
         else:
             rows.append(row_of(report, nominated_first=report.pod in simulation.nominated_first))
@@ -209,7 +209,7 @@ def _print(reports: Iterator[Report], options: _Options, simulation: Simulation)
     return counts
 
 
-def groups_table(groups: Iterable[GroupReport]) -> Table:
+def groups_table(groups: Iterable[PodGroupReport]) -> Table:
     table = new_table("GROUP", "MINIMUM", "PLACED", "DOMAIN", "BECAUSE", numbers=("MINIMUM", "PLACED"))
     for each in groups:
         placed = f"{each.placed} of {each.members}"
@@ -218,7 +218,7 @@ def groups_table(groups: Iterable[GroupReport]) -> Table:
     return table
 
 
-def _because_of_group(report: GroupReport) -> Text:
+def _because_of_group(report: PodGroupReport) -> Text:
     if report.victims:
         return plain(f"evicting {', '.join(report.victims)}: {report.message}", "yellow")
     if report.message is not None:

@@ -35,7 +35,7 @@ from berth.framework.status import SUCCESS, CycleState, Status
 from berth.groups.evictions import GroupEvictions
 from berth.messages.subjects import Attempt, Term, Uid
 from berth_cli.pods.choice import devices_by_claim
-from berth_cli.simulate.groups import GroupAnswer, GroupReport, WaitingGroup, answer_of, nodes_in, units_of
+from berth_cli.simulate.groups import GroupAnswer, PodGroupReport, WaitingGroup, answer_of, nodes_in, units_of
 
 EXTENDED: Final = "extended resources"  # in place of the claim that berth would make
 
@@ -69,7 +69,7 @@ class PodReport(msgspec.Struct, frozen=True, kw_only=True):
     group: str | msgspec.UnsetType = msgspec.UNSET
 
 
-Report = PodReport | GroupReport
+Report = PodReport | PodGroupReport
 
 
 @dataclass(slots=True)
@@ -84,7 +84,7 @@ class ReportCounts:
     whole: int = 0
 
     def add(self, one: Report) -> None:
-        if isinstance(one, GroupReport):
+        if isinstance(one, PodGroupReport):
             self.groups += 1
             self.whole += one.message is None
             return
@@ -168,7 +168,7 @@ class Simulation:
             else:
                 yield self._decide_and_place(pod) if carries_out else self._decide(pod)[0]
 
-    def _outcome_of(self, waiting: WaitingGroup, *, carries_out: bool) -> tuple[GroupReport, dict[str, PodReport]]:
+    def _outcome_of(self, waiting: WaitingGroup, *, carries_out: bool) -> tuple[PodGroupReport, dict[str, PodReport]]:
         """The group's report, and by uid those of the members whose outcome is the group's."""
         pending = {pod.uid: pod for pod in waiting.members.pending}
         if waiting.group is None or waiting.refusal:
@@ -327,7 +327,7 @@ def _pods_of(unit: Pod | WaitingGroup) -> Sequence[Pod]:
 
 def _group_report(
     waiting: WaitingGroup, answer: GroupAnswer, *, placed: int = 0, message: str | None = None
-) -> GroupReport:
+) -> PodGroupReport:
     found = answer.plan if answer.evictions is None else answer.evictions.plan
     return waiting.report(
         placed=placed,

@@ -34,7 +34,7 @@ from berth.messages.groups import GroupPlan
 from berth.messages.subjects import Attempt, Term, Uid
 
 
-class GroupReport(msgspec.Struct, frozen=True, kw_only=True):
+class PodGroupReport(msgspec.Struct, frozen=True, kw_only=True):
     """The result for a PodGroup: a line of ``-o json`` before those of its members.
 
     ``bound``: members that have nodes before; ``members``: those to place, ``placed`` of them with a node. ``message``
@@ -80,15 +80,15 @@ class WaitingGroup:
         priority = self.members.priority(self.group)
         return msgspec.structs.replace(first, spec=msgspec.structs.replace(first.spec, priority=priority))
 
-    def report(self, **values: object) -> GroupReport:
-        return GroupReport(
+    def report(self, **values: object) -> PodGroupReport:
+        return PodGroupReport(
             group=str(self.key),
             dialect=self.key.dialect.value,
             profile=self.pods[0].spec.scheduler_name,
             minimum=0 if self.group is None else self.group.minimum,
             bound=len(self.members.bound),
             members=len(self.pods),
-            **values,  # type: ignore[arg-type]  # each caller names fields of GroupReport
+            **values,  # type: ignore[arg-type]  # each caller names fields of PodGroupReport
         )
 
 
