@@ -36,6 +36,7 @@ LONGEST_PROBLEM: Final = 1_000
 """Characters of a sentence about the file."""
 SECONDS: Final = 2.0
 _OWN: Final[Mapping[str, Body]] = {
+    "NodeFailures": {"remember": "5m", "backOff": "1m"},
     "NetworkTraffic": {
         "ip": "",
         "deviceName": "",

@@ -60,6 +60,8 @@ class DeviceUsers:
         """Of devices on a node."""
         self._tidiness = chance.choice((0.0, 0.0, 0.5))
         """Share of the claims without devices whose finalizer the controller removes."""
+        self.broken_at = 0.0
+        """When a device last turned out to be broken, in the world's seconds: its pod is tried again, later."""
         self._foreign = 0
         self._halves = 1
         self._rivals = 0
@@ -118,6 +120,8 @@ class DeviceUsers:
         if not results or stored.value["status"].get("devices"):
             return
         kind = self._chance.choice((READY, READY, READY, BROKEN))
+        if kind == BROKEN:
+            self.broken_at = self._world.now
         reported = [
             {
                 **{name: each[name] for name in ("driver", "pool", "device")},

@@ -350,9 +350,14 @@ class Invariants:
         return begun | set(self.messages.reserved.values())
 
     def _known(self, request: ApiRequest, seconds: float) -> Truth:
-        """The cluster as the sender knew it, or could have known it so many seconds ago."""
+        """The cluster as the sender knew it, or could have known it so many seconds ago.
+
+        What it wrote into claims it knows before its watch shows it: devices are as they are, or as it saw them then.
+        """
         before = self.revision_before(seconds) if seconds else self._api.store.revision
-        seen = ("pods", "nodes", "persistentvolumes", "persistentvolumeclaims")
+        seen = ["pods", "nodes", "persistentvolumes", "persistentvolumeclaims"]
+        if seconds:
+            seen += ["resourceclaims", "resourceslices", "deviceclasses"]
         revisions = {plural: min(request.seen.get(plural, 0), before) for plural in seen}
         seen_pods = revisions["pods"]
         own = [pod for uid, pod in self._bound_by_us.items() if self._deleted_at.get(uid, seen_pods + 1) > seen_pods]

@@ -508,6 +508,7 @@ class Script:
         """When something last happened that the services did not do, in the world's seconds."""
         return max(
             self.users.last_act,
+            self.users.devices.broken_at if self.users.devices is not None else 0.0,
             self.faults.settled_at,
             self.world.rough_until,
             self.world.network.late_until - START_SECONDS,

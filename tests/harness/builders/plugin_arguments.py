@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 
 from berth.api.config.networktraffic import NetworkTrafficArgs
 from berth.api.config.nodeload.args import NodeLoadArgs
 from berth.api.config.nodeload.koordinator import LoadAwareSchedulingArgs
 from berth.api.pod import TopologySpreadConstraint
+from berth.plugins.additional.nodefailures import NodeFailuresArgs
 from berth.plugins.additional.nodelabel import NodeFilterLabelArgs, NodeScoreLabelArgs
 from berth.plugins.additional.tenantspread import TenantSpreadArgs
 from berth.plugins.factory import Args, PluginFactory
@@ -61,6 +63,7 @@ ARGUMENTS: dict[str, dict[str, Args]] = {
         "balance": NodeLoadArgs(balance_weight=2, resource_weights={"memory": 1}),
         "thresholds": NodeLoadArgs(statistic="p95", usage_thresholds={"cpu": 60, "memory": 30}),
     },
+    "NodeFailures": {"back-off": NodeFailuresArgs(back_off=timedelta(minutes=1))},
     "LoadAwareScheduling": {
         "dominant": LoadAwareSchedulingArgs(dominant_resource_weight=1, estimated_seconds_after_pod_scheduled=60),
         "prod": LoadAwareSchedulingArgs(

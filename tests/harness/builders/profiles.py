@@ -34,14 +34,14 @@ from berth.framework.interface import (
 from berth.framework.profile import Profile, WeightedScore, build_profiles
 from berth.framework.status import CycleState
 from berth.plugins.prioritysort import PrioritySort
-from berth.plugins.registry import BUILT_IN
+from berth.plugins.registry import BUILT_IN, IN_EVERY_PROFILE
 from berth.profiles.configuration import profiles_of
 from berth.profiles.installed import known_plugins
 
 
 def default_profile() -> Profile:
     """The default plugins, with empty caches."""
-    return build_profiles(default_configuration(BUILT_IN, DEFAULT), BUILT_IN)["berth"]
+    return build_profiles(default_configuration(BUILT_IN, DEFAULT), BUILT_IN, IN_EVERY_PROFILE)["berth"]
 
 
 def packing_profiles() -> Mapping[str, Profile]:

@@ -38,7 +38,15 @@ from berth.api.pod import (
 from berth.api.workloads import Namespace
 from berth.cluster.columns import EVERY_ADDRESS
 from berth.cluster.snapshot import Snapshot
-from berth.messages.livedata import MeasuredUsage, NodeSample
+from berth.messages.attempts import encode
+from berth.messages.livedata import (
+    POD_FAILURES,
+    FailuresOnNode,
+    MeasuredUsage,
+    NodeSample,
+    WorkloadFailure,
+    utc_time,
+)
 from berth.plugins.nodedeclaredfeatures import RESTART_ALL, USERS_WITH_HOST_NETWORK
 from harness.builders.random_objects import (
     HOSTNAME,
@@ -294,6 +302,18 @@ samples = st.builds(
     sampled_at=st.sampled_from([datetime(2026, 1, 1, 0, minute, tzinfo=UTC) for minute in (0, 3, 20)]),
 )
 facts = st.none() | st.sampled_from([msgspec.Raw(b'{"free":1}'), msgspec.Raw(b'{"free":2}')])
+failures = st.builds(
+    lambda workload, seconds: msgspec.Raw(
+        encode(
+            FailuresOnNode(
+                written_at=utc_time(NOW),
+                workloads={workload: WorkloadFailure(pod="default/p", reason="OutOfcpu", at=utc_time(NOW - seconds))},
+            )
+        )
+    ),
+    st.sampled_from(["o0", "o1"]),
+    st.sampled_from([10, 100, 1000]),
+)
 times = st.none() | st.sampled_from([datetime(2026, 1, 1, 0, m, tzinfo=UTC).timestamp() for m in (1, 2, 15)])
 
 Event = Callable[[Snapshot], None]
@@ -330,6 +350,10 @@ def _stating(node: str, fact: msgspec.Raw | None, stored_at: float) -> Event:
     return lambda snapshot: snapshot.live.set_fact(SOURCE, node, fact, stored_at=stored_at)
 
 
+def _failing(node: str, fact: msgspec.Raw | None) -> Event:
+    return lambda snapshot: snapshot.live.set_fact(POD_FAILURES.name, node, fact, stored_at=NOW)
+
+
 def _heard_again(snapshot: Snapshot, uid: str, since: float | None) -> None:
     """A placed pod is placed on the same node at another time, as a proposal that is bound."""
     placed = snapshot.placed(uid)
@@ -354,6 +378,7 @@ events: st.SearchStrategy[Event] = st.one_of(
     objects.map(lambda known: lambda snapshot: snapshot.objects(known.struct).remove(known.key)),
     st.builds(_sampling, _names, st.none() | samples),
     st.builds(_stating, _names, facts, st.sampled_from((NOW, NOW - 400.0))),
+    st.builds(_failing, _names, st.none() | failures),
 )
 
 

@@ -8,7 +8,14 @@ from typing import Any
 
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod
-from berth.api.podgroups import GROUP_LABEL, CoschedulingPodGroup, CoschedulingSpec, PodGroup, of_coscheduling
+from berth.api.podgroups import (
+    GROUP_LABEL,
+    TOPOLOGY_ANNOTATION,
+    CoschedulingPodGroup,
+    CoschedulingSpec,
+    PodGroup,
+    of_coscheduling,
+)
 from berth.groups.evictions import plan_evictions
 from berth.groups.planner import plan_at_once
 from berth.groups.question import GroupQuestion
@@ -20,6 +27,7 @@ from berth.messages.subjects import Attempt, Term, Uid
 from berth_binder.decisions.preemption import victim_of
 from berth_binder.events import (
     Effect,
+    GetPod,
     GroupDelivery,
     PostBinding,
     RehearsalAnswer,
@@ -32,9 +40,17 @@ LABELS = {GROUP_LABEL: NAME}
 KIND = "coschedulingpodgroup"
 
 
-def a_podgroup(minimum: int, *, name: str = NAME, uid: str = "", version: int = 5, **spec: Any) -> CoschedulingPodGroup:
+def a_podgroup(
+    minimum: int, *, name: str = NAME, uid: str = "", version: int = 5, topology: str = "", **spec: Any
+) -> CoschedulingPodGroup:
     """A PodGroup of Coscheduling's dialect."""
-    metadata = ObjectMeta(name=name, namespace="default", uid=uid or f"uid-{name}", resource_version=str(version))
+    metadata = ObjectMeta(
+        name=name,
+        namespace="default",
+        uid=uid or f"uid-{name}",
+        resource_version=str(version),
+        annotations={TOPOLOGY_ANNOTATION: topology} if topology else None,
+    )
     return CoschedulingPodGroup(metadata=metadata, spec=CoschedulingSpec(min_member=minimum, **spec))
 
 
@@ -116,6 +132,10 @@ class GroupBench(Bench):
             if isinstance(effect, RehearseBinding) and self.agrees:
                 done += self.handle(RehearsalAnswer(uid=effect.pod.uid, status=201))
         return done
+
+    def _is_preemptor(self, effect: GetPod) -> bool:
+        attempt = self.core._attempts[effect.pod.uid]
+        return super()._is_preemptor(effect) or (bool(attempt.group) and self.core._groups.is_reading(attempt))
 
     def bind_all(self, effects: Iterable[Effect]) -> list[Effect]:
         """The API server accepts every Binding, and the watch shows it, until none is left."""

@@ -7,13 +7,17 @@ from uuid import NAMESPACE_DNS, uuid5
 
 import msgspec
 
+from berth.api.kinds import COSCHEDULING_POD_GROUP
+from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod
+from berth.api.podgroups import GROUP_LABEL, TOPOLOGY_ANNOTATION, CoschedulingPodGroup
 from berth.messages.attempts import Decision, Outcome, Preemption, encode
 from berth.messages.bundles import bundled
 from berth.messages.groupattempts import GROUP_SCHEMA, GroupPending, GroupRanked, decode_group, subject_name
 from berth.messages.subjects import PodSubject
 from berth.ranking.groupranker import Answering, GroupRanker
-from harness.builders.groups import a_group, members
+from harness.builders.groups import RACK, a_group, members
+from harness.builders.objects import a_node
 from harness.worlds.recorded_world import CONFIG, RecordedScorer, RecordedWorld
 
 
@@ -145,6 +149,24 @@ class RecordedGroups(RecordedWorld):
         )
         subject = PodSubject(stage="decision", profile="berth", namespace=decision.namespace, pod=name)
         self.publish("DECISIONS", str(subject), encode(decision))
+
+
+class RecordedMembers(RecordedWorld):
+    """Pods, of which some come one by one to a group that must stay in one rack."""
+
+    def __init__(self, seed: int, **options: Any) -> None:
+        super().__init__(seed, **options)
+        for number in range(self._nodes):
+            labels = {RACK: f"r{number % 2}"}
+            self.mirror(f"node.n{number}", a_node(f"n{number}", cpu=str(self.random.randint(2, 4)), labels=labels))
+        metadata = ObjectMeta(name="gang", namespace="default", uid="uid-gang", annotations={TOPOLOGY_ANNOTATION: RACK})
+        self.mirror(f"{COSCHEDULING_POD_GROUP.name}.uid-gang", CoschedulingPodGroup(metadata=metadata))
+
+    def ask_for(self, pod: Pod, attempt: str) -> None:
+        if self.random.random() < 0.5:
+            metadata = msgspec.structs.replace(pod.metadata, labels={GROUP_LABEL: "gang"})
+            pod = msgspec.structs.replace(pod, metadata=metadata)
+        super().ask_for(pod, attempt)
 
 
 def _term(message: GroupRanked) -> Any:

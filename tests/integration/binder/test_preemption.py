@@ -121,7 +121,7 @@ async def test_no_further_victim_is_deleted_once_the_pod_needs_no_node(world):
     assert (answer.status, answer.message) == (404, "the pod needs no node any more")
     assert not await is_there(world, "low-1")
     (condition,) = [each for each in (await world.pod("low-2")).status.conditions if each.type == "DisruptionTarget"]
-    assert (condition.status, condition.message) == ("False", "the pod that it was for needs no node any more")
+    assert (condition.status, condition.message) == ("False", "the eviction is not needed any more")
     assert await nominated_node(world, "vip") == ""
 
 

@@ -126,7 +126,7 @@ def test_the_rest_of_the_status_is_kept():
     status["conditions"] = [{"type": "Ready"}]
     status["resourceClaimStatuses"] = [{"name": "gpu", "resourceClaimName": "web-gpu"}]
     status["extendedResourceClaimStatus"] = {"resourceClaimName": "web-extended-resources"}
-    assert status.keys() == {field.encode_name for field in msgspec.structs.fields(PodStatus)}
+    assert {*status, "failure"} == {field.encode_name for field in msgspec.structs.fields(PodStatus)}
     assert msgspec.to_builtins(read(reported({"cpu": "3"}, {"cpu": "3"}), **status).status) == status
 
 

@@ -13,7 +13,7 @@ from berth.kube.writes import pod_path
 from berth.leader.session import NoLongerLeadingError
 from berth.lifecycle.coreloop import Inbox
 from berth.lifecycle.process import Process
-from berth_binder.apicalls import ApiRequests
+from berth_binder.apicalls import ApiRequests, evict_members
 from berth_binder.cache import Cache
 from berth_binder.events import PostBinding, RequestFailed
 from harness.fakes.recording_meter import RecordingMeter
@@ -43,6 +43,40 @@ class Server:
     async def request(self, _method: str, _path: str, **_parts: object) -> Response:
         await self.answers.wait()
         return self._answer()
+
+
+class EvictingServer(Server):
+    """Records the requests. Deletions are refused with this status."""
+
+    def __init__(self, refused: int = 0) -> None:
+        super().__init__()
+        self.sent: list[tuple[str, str]] = []
+        self._refused = refused
+
+    async def request(self, method: str, path: str, **_parts: object) -> Response:
+        self.sent.append((method, path.rsplit("/pods/", maxsplit=1)[-1]))
+        return Response(status=self._refused if self._refused and method == "DELETE" else 200, body=b"{}")
+
+    call = request
+
+
+async def test_members_of_a_partial_group_are_marked_and_deleted_one_after_another():
+    server = EvictingServer()
+    assert await evict_members(server, [make_pod("a"), make_pod("b")], lambda: True) == ""
+    assert server.sent == [("PATCH", "a/status"), ("DELETE", "a"), ("PATCH", "b/status"), ("DELETE", "b")]
+
+
+async def test_no_further_member_is_evicted_once_the_group_is_whole():
+    server, needed = EvictingServer(), iter((True, False))
+    problem = await evict_members(server, [make_pod("a"), make_pod("b")], lambda: next(needed))
+    assert problem == "its minimum is bound by now"
+    assert ("DELETE", "b") not in server.sent
+
+
+async def test_a_refused_eviction_of_a_group_ends_it():
+    server = EvictingServer(403)
+    assert (await evict_members(server, [make_pod("a"), make_pod("b")], lambda: True)).startswith("default/a: 403")
+    assert [path for method, path in server.sent if method == "DELETE"] == ["a"]
 
 
 async def nobody_else_leads(_pod: Pod) -> None:

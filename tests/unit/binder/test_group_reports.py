@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from berth.api.meta import ObjectMeta
@@ -12,18 +13,24 @@ from berth.api.podgroups import (
     GROUP_LABEL,
     CoschedulingPodGroup,
     CoschedulingSpec,
+    Dialect,
     GangPolicy,
+    GroupKey,
     SchedulingPolicy,
     UpstreamPodGroup,
     UpstreamSpec,
     UpstreamStatus,
+    of_coscheduling,
 )
 from berth.kube.listwatch import Current, Deleted, Upserted
 from berth_binder.cache import Cache
 from berth_binder.decisions.groupreports import GroupReports
+from berth_binder.decisions.partialgroups import lacking
 from berth_binder.eventrecorder import ConditionRecord, EventBudget, EventRecord
 from berth_binder.events import GroupState
 from harness.builders.objects import a_pod
+
+GANG = GroupKey(Dialect.COSCHEDULING, "default", "gang")
 
 
 def a_member(name: str, **pod: Any) -> Pod:
@@ -102,6 +109,86 @@ def test_a_group_bound_in_part_for_longer_than_its_timeout_is_reported_once():
     cache.observe(Deleted(kind="pod", object=bound("d")))
     assert [list(reports.report(now)) for now in (1002.0, 1061.0)] == [[], []]
     assert len(list(reports.report(1062.0))) == 1
+
+
+def told(name: str, message: str) -> Pod:
+    """A member whose last attempt has failed for this reason."""
+    pod = a_member(name)
+    conditions = [PodCondition(type="PodScheduled", status="False", message=message)]
+    return msgspec.structs.replace(pod, status=msgspec.structs.replace(pod.status, conditions=conditions))
+
+
+def test_a_report_says_why_the_rest_has_no_node():
+    cache = a_cache(a_pod_group(4), bound("a"), told("b", "0/3 nodes are available"))
+    reports = GroupReports(cache)
+    list(reports.report(0.0))
+    [report] = reports.report(60.0)
+    assert report.message == "1 of 4 members are bound; without a node: b (0/3 nodes are available)"
+    assert len(reports.partial) == 1
+    cache.observe(Deleted(kind="pod", object=a_member("b")))
+    assert lacking(of_coscheduling(a_pod_group(4)), cache.members_of(GANG)) == (
+        "1 of 4 members are bound; 1 of 4 members exist"
+    )
+    cache.observe(Deleted(kind="pod", object=bound("a")))
+    list(reports.report(61.0))
+    assert len(reports.partial) == 0
+
+
+@pytest.mark.parametrize(("status", "reasons"), [("", ["GroupPartial", "GroupPartial"]), ("True", ["GroupPartial"])])
+def test_a_partial_group_gets_a_condition_unless_it_was_whole(status: str, reasons: list[str]):
+    group = PodSchedulingGroup(pod_group_name="gang")
+    cache = a_cache(a_pod("a", node="n1", scheduling_group=group))
+    cache.observe(Upserted(kind="podgroup", object=an_upstream_group(2, status)))
+    reports, budget = GroupReports(cache), EventBudget()
+    list(reports.report(0.0))
+    for report in reports.report(60.0):
+        budget.add_state(report)
+    records = iter(lambda: budget.next(0.0, bindings_wait=False), None)
+    assert [record.reason for record in records] == reasons
+
+
+# --- evictions
+
+
+def gangs(*priorities: int) -> Cache:
+    """Groups ``g0``, ``g1``, ... with one member bound of two, of these priorities; each is younger than the last."""
+    cache = Cache(schedulers=("berth",))
+    for number, priority in enumerate(priorities):
+        created = f"2026-01-01T00:00:0{number}Z"
+        metadata = ObjectMeta(name=f"g{number}", namespace="default", uid=f"uid-g{number}", creation_timestamp=created)
+        show(cache, CoschedulingPodGroup(metadata=metadata, spec=CoschedulingSpec(min_member=2)))
+        show(cache, a_pod(f"m{number}", node="n1", priority=priority, labels={GROUP_LABEL: f"g{number}"}))
+    return cache
+
+
+def evicted(reports: GroupReports, now: float, *begun: int, tried: str = "") -> str:
+    list(reports.report(now))
+    found = reports.partial.to_evict(now, {f"uid-g{number}" for number in begun}, lambda uid: uid == tried)
+    return "" if found is None else found.group.name
+
+
+def test_the_least_important_and_youngest_group_is_evicted_first_and_one_a_minute():
+    cache = gangs(5, 0, 0)
+    reports = GroupReports(cache)
+    assert [evicted(reports, now, 0, 1, 2) for now in (0.0, 59.0, 60.0)] == ["", "", "g2"]
+    cache.observe(Deleted(kind="pod", object=a_pod("m2", node="n1", labels={GROUP_LABEL: "g2"})))
+    assert [evicted(reports, now, 0, 1, 2) for now in (61.0, 119.0, 120.0, 180.0)] == ["", "", "g1", "g1"]
+
+
+def test_only_a_group_that_this_epoch_has_begun_and_that_has_no_attempt_is_evicted():
+    reports = GroupReports(gangs(0, 0))
+    list(reports.report(0.0))
+    assert evicted(reports, 70.0) == ""
+    assert evicted(reports, 71.0, 1, tried="uid-g1") == ""
+    assert evicted(reports, 72.0, 1) == "g1"
+
+
+def test_a_group_that_becomes_whole_in_time_is_not_evicted():
+    cache = gangs(0)
+    reports = GroupReports(cache)
+    list(reports.report(0.0))
+    show(cache, a_pod("more", node="n1", labels={GROUP_LABEL: "g0"}))
+    assert evicted(reports, 70.0, 0) == ""
 
 
 def an_upstream_group(minimum: int, status: str = "") -> UpstreamPodGroup:

@@ -11,7 +11,7 @@ from berth.api.pod import Pod
 from berth.api.podgroups import GROUP_LABEL, Members
 from berth.framework.interface import Permission, PermitPlugin, ReservePlugin
 from berth.framework.status import SUCCESS, Code, CycleState, Status
-from berth.kube.listwatch import Current, Deleted
+from berth.kube.listwatch import Current, Deleted, Upserted
 from berth.messages.attempts import Outcome, Preemption, Reason
 from berth.messages.bundles import Bundle
 from berth.messages.groups import GroupPlan
@@ -31,7 +31,18 @@ from berth_binder.events import (
 from berth_binder.settings import CoreSettings
 from harness.builders.groups import a_group
 from harness.builders.objects import a_pod
-from harness.worlds.binder_bench import BACKOFF, at_version, gated, labelled, make_pod, on_node, posts, ranked
+from harness.worlds.binder_bench import (
+    BACKOFF,
+    at_version,
+    gated,
+    labelled,
+    make_node,
+    make_pod,
+    on_node,
+    posts,
+    ranked,
+    reads,
+)
 from harness.worlds.group_bench import LABELS, GroupBench
 
 
@@ -43,6 +54,10 @@ def bench() -> GroupBench:
 def outcome(bench: GroupBench) -> tuple[str, str]:
     (decision,) = bench.of_group
     return str(decision.outcome), decision.reason
+
+
+def outcome_of_last(bench: GroupBench) -> str:
+    return str(bench.of_group[-1].outcome)
 
 
 # --- bound
@@ -153,6 +168,32 @@ def test_a_member_that_changes_before_the_first_binding_stops_all(bench):
     assert posts(bench.handle(RehearsalAnswer(uid=pods[0].uid, status=201))) == []
     assert outcome(bench) == ("conflict", "changed")
     assert not bench.cache.assumed_pods
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda bench, pods: bench.show_group(4, version=6), "changed"),
+        (lambda bench, pods: bench.show(gated(at_version(pods[2], 30))), "changed"),
+        (lambda bench, pods: bench.delete_group(), "changed"),
+        (lambda bench, pods: bench.show_group(2, version=6), ""),
+        (lambda bench, pods: (bench.show_group(2, version=6), bench.delete(pods[2], 30)), ""),
+    ],
+    ids=["minimum raised", "member gated", "PodGroup deleted", "minimum lowered", "lowered, and a member less"],
+)
+def test_what_changes_during_the_rehearsal_counts_before_the_first_binding(bench, change, expected):
+    bench.agrees = False
+    group, pods = bench.show_group(3), bench.show_members(3)
+    bench.take_group(bench.plan(group, pods))
+    change(bench, pods)
+    effects = bench.handle(RehearsalAnswer(uid=pods[0].uid, status=201))
+    if expected:
+        assert posts(effects) == []
+        assert outcome(bench) == ("conflict", expected)
+        assert not bench.cache.assumed_pods
+    else:
+        bench.bind_all(effects)
+        assert outcome(bench) == ("bound", "")
 
 
 def test_a_node_that_is_gone_before_the_first_binding_stops_all(bench):
@@ -280,6 +321,20 @@ def test_a_pod_beyond_the_minimum_is_an_ordinary_one(bench):
     assert posts(bench.take(ranked(pods[2], "n1"))) == [("m3", "n1", "10")]
 
 
+def test_a_pod_beyond_the_minimum_is_bound_in_the_rack_of_its_group_whatever_a_message_names(bench):
+    for node, rack in (("n1", "r1"), ("n2", "r1"), ("n3", "r2")):
+        bench.observe(Upserted(kind="node", object=make_node(node, version=2, labels={"rack": rack})))
+    bench.show_group(2, topology="rack")
+    for number in (1, 2):
+        bench.show(on_node(make_pod(f"m{number}", labels=LABELS), "n1"))
+    further = bench.show(make_pod("m3", labels=LABELS))
+    assert posts(bench.take(ranked(further, "n3"))) == []
+    (decision,) = bench.decisions
+    assert (decision.outcome, decision.reason) == ("conflict", Reason.NO_CANDIDATE)
+    assert [each.reason for each in decision.rejections] == ["node(s) outside rack r1 where the pod's group runs"]
+    assert [node for _, node, *_ in posts(bench.take(ranked(further, "n3", "n2", n=2)))] == ["n2"]
+
+
 def test_a_ranking_of_a_member_alone_does_not_change_its_group(bench):
     group, pods = bench.show_group(2), bench.show_members(2)
     effects = bench.take_group(bench.plan(group, pods))
@@ -305,6 +360,52 @@ def test_a_member_that_the_api_server_refuses_after_the_first_leaves_a_rest(benc
     assert bench.of_group[0].message == "2 of 3 members are bound, 1 more are needed"
     assert bench.of_group[0].group.missing == ["m3"]
     assert not [each for each in bench.cache.assumed_pods.values() if not each.is_bound]
+
+
+@pytest.mark.parametrize(
+    ("minimum", "expected", "message"),
+    [
+        (2, ("bound", ""), ""),
+        (3, ("conflict", "begun"), "2 of 3 members are bound, 1 more are needed"),
+        (4, ("conflict", "begun"), "2 of 4 members are bound, 2 more are needed"),
+    ],
+    ids=["lowered", "as planned", "raised"],
+)
+def test_a_minimum_that_changes_between_bindings_is_the_one_that_counts(bench, minimum, expected, message):
+    group, pods = bench.show_group(3), bench.show_members(3)
+    bench.take_group(bench.plan(group, pods))
+    for pod in pods[:2]:
+        bench.show(on_node(pod, "n1"))
+        bench.answer(pod, 201)
+    bench.show(make_pod("m4", labels=LABELS))
+    bench.show_group(minimum, version=6)
+    bench.answer(pods[2], 403, message="policy says no")
+    assert outcome(bench) == expected
+    assert bench.of_group[0].message == message
+
+
+def test_only_groups_that_this_epoch_has_begun_and_not_seen_whole_are_noted(bench):
+    group, pods = bench.show_group(3), bench.show_members(3)
+    effects = bench.take_group(bench.plan(group, pods))
+    for post in [each for each in effects if isinstance(each, PostBinding)][:2]:
+        bench.show(on_node(post.pod, post.node))
+        bench.answer(post.pod, 201)
+    bench.answer(pods[2], 403, message="policy says no")
+    assert (*bench.core.begun_groups,) == (group.uid,)
+    bench.bind_all(bench.take_group(bench.plan(group, pods[2:], need=1, n=2)))
+    assert outcome_of_last(bench) == "bound"
+    assert not bench.core.begun_groups
+
+
+def test_a_group_that_a_former_epoch_has_begun_is_not_noted(bench):
+    group, pods = bench.show_group(3), bench.show_members(3)
+    bench.show(on_node(pods[0], "n1"))
+    bench.take_group(bench.plan(group, pods[1:], need=2))
+    bench.show(on_node(pods[1], "n1"))
+    bench.answer(pods[1], 201)
+    bench.answer(pods[2], 403, message="policy says no")
+    assert outcome(bench) == ("conflict", "begun")
+    assert not bench.core.begun_groups
 
 
 def test_a_member_that_dies_after_the_first_is_none_any_more(bench):
@@ -486,6 +587,38 @@ def test_what_makes_room_for_all_is_evicted_and_members_are_nominated(bench):
         bench.evicted(request.pod, request.node)
     assert outcome(bench) == ("preempting", "")
     assert len(bench.of_group[0].preemption.victims) == 5
+
+
+def test_all_members_are_read_before_the_first_eviction(bench):
+    bench.reads_preemptors = False
+    low(bench)
+    group, pods = bench.show_group(5), bench.show_members(5, spec={"priority": 9})
+    effects = bench.take_group(bench.plan(group, pods, preemption=bench.proposed(group, pods, priority=9)))
+    assert sorted(reads(effects)) == [pod.metadata.name for pod in pods]
+    *others, last = pods
+    for pod in others:
+        effects += bench.reading(pod, pod)
+    assert reads(bench.reading(last, None, 503)) == []
+    assert reads(bench.wait(60)) == [last.metadata.name]
+    assert not any(isinstance(each, EvictPods) for each in effects)
+    evicting = [each for each in bench.reading(last, last) if isinstance(each, EvictPods)]
+    assert sum(len(each.victims) for each in evicting) == 5
+
+
+@pytest.mark.parametrize(
+    "shown", [None, gated(make_pod("m3", labels=LABELS, spec={"priority": 9}))], ids=["gone", "gated"]
+)
+def test_nothing_is_evicted_for_a_group_of_which_the_api_server_has_a_member_no_more(bench, shown):
+    bench.reads_preemptors = False
+    low(bench)
+    group, pods = bench.show_group(5), bench.show_members(5, spec={"priority": 9})
+    effects = bench.take_group(bench.plan(group, pods, preemption=bench.proposed(group, pods, priority=9)))
+    for pod in pods:
+        effects += bench.reading(pod, shown if pod.metadata.name == "m3" else pod)
+    assert not any(isinstance(each, EvictPods) for each in effects)
+    assert outcome(bench) == ("conflict", Reason.CHANGED)
+    assert [*bench.core.held()] == []
+    assert not [*bench.cache.snapshot.nominations()]
 
 
 def test_nothing_is_evicted_for_a_group_that_does_not_fit_with_it(bench):

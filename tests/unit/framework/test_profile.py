@@ -31,6 +31,7 @@ def test_without_a_file_there_is_one_profile_of_the_default_plugins():
     profile = default_profile()
     assert profile.scheduler_name == "berth"
     assert [p.name for p in profile.filters] == [
+        "PodGroupTopology",
         "NodeUnschedulable",
         "NodeName",
         "TaintToleration",

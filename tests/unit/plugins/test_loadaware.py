@@ -15,6 +15,7 @@ from berth.api.config.nodeload.koordinator import (
     usual_reading,
 )
 from berth.api.config.presets import DEFAULT
+from berth.api.pod import Pod
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import check
 from berth.framework.events import Action, ClusterEvent, LiveDataUpdate, Resource
@@ -86,6 +87,65 @@ def test_an_estimate_is_held_for_the_seconds_that_are_asked_for():
     snapshot.place(using("held", cpu="2"), "a", bound_at=NOW - 60)  # 17 %, not faded yet
     snapshot.place(using("fading", cpu="2"), "a", bound_at=NOW - 60 - 150)  # of the range of 300 s half: 8.5 %
     assert points(LoadAwareScheduling(how), snapshot, using(cpu="1")) == {"a": 66}  # 100 - 17 - 8.5 - 8.5
+
+
+@pytest.mark.parametrize(
+    ("scheduled", "initialized", "held"), [(60, 0, 60), (0, 90, 90), (60, 90, 90), (90, 60, 90), (0, 0, 0)]
+)
+def test_both_times_count_from_the_binding_and_the_longer_holds(scheduled, initialized, held):
+    how = args(estimated_seconds_after_pod_scheduled=scheduled, estimated_seconds_after_initialized=initialized)
+    assert free_after(how, using("web", cpu="2"), since=held) == 74  # 100 - 17, held in full, - 8.5
+    assert free_after(how, using("web", cpu="2"), since=held + 300) == 91  # 100 - 0 - 8.5
+
+
+def free_after(how: LoadAwareSchedulingArgs, pod: Pod, since: float) -> int:
+    """The score by CPU of a node for WEB, with a pod that was bound to it this many seconds ago."""
+    how = msgspec.structs.replace(how, resource_weights={"cpu": 1})
+    snapshot = cluster(how, a=percents(0))
+    snapshot.place(pod, "a", bound_at=NOW - since)
+    return points(LoadAwareScheduling(how), snapshot, WEB)["a"]
+
+
+def annotated(**values: str) -> Pod:
+    """A pod of 2 cores with Koordinator's annotations of this ending."""
+    pod = using("web", cpu="2")
+    annotations = {
+        f"scheduling.koordinator.sh/load-estimated-{name.replace('_', '-')}": v for name, v in values.items()
+    }
+    return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, annotations=annotations))
+
+
+ANNOTATED = [
+    # 100 - 8.5 - 2000 millicores x 10 % of 10 cores = 2
+    pytest.param({"scaling_factors": '{"cpu": 10}'}, 89, id="its own factor"),
+    pytest.param({"scaling_factors": '{"memory": 10}'}, 74, id="another resource's"),
+    pytest.param({"scaling_factors": '{"cpu": "10"}'}, 74, id="not numbers"),
+    pytest.param({"scaling_factors": '{"cpu": 1001}'}, 74, id="too large a number"),
+    pytest.param({"scaling_factors": '{"cpu": 10'}, 74, id="not JSON"),
+    pytest.param({"scaling_factors": " " * 300 + '{"cpu": 10}'}, 74, id="too long"),
+]
+
+
+@pytest.mark.parametrize(("annotations", "expected"), ANNOTATED)
+def test_a_pods_own_factors_count_if_that_is_allowed(annotations, expected):
+    assert free_after(args(allow_customize_estimation=True), annotated(**annotations), since=0) == expected
+    assert free_after(args(), annotated(**annotations), since=0) == 74
+
+
+SECONDS = [
+    pytest.param({"seconds_after_pod_scheduled": "300"}, 74, id="its own seconds"),
+    pytest.param({"seconds_after_initialized": "300"}, 74, id="after initialization"),
+    pytest.param({"seconds_after_pod_scheduled": "0"}, 91, id="none"),
+    # the file's 60 s: of the range of 300 s a fifth is left: 100 - 17 / 5 - 8.5 = 88.1
+    pytest.param({"seconds_after_pod_scheduled": "-1"}, 88, id="no number of seconds"),
+    pytest.param({"seconds_after_pod_scheduled": "9" * 5000}, 88, id="more than a day"),
+]
+
+
+@pytest.mark.parametrize(("annotations", "expected"), SECONDS)
+def test_a_pods_own_seconds_count_if_that_is_allowed(annotations, expected):
+    how = args(estimated_seconds_after_pod_scheduled=60, allow_customize_estimation=True)
+    assert free_after(how, annotated(**annotations), since=300) == expected
 
 
 CLASSES = [

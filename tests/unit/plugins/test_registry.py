@@ -10,7 +10,7 @@ from harness.builders.profiles import default_profile
 
 DEFAULT_NAMES = {ref.name for ref in DEFAULT.multi_point.enabled}
 OTHER_NAMES = {"network_traffic": "NetworkTraffic"}
-FILTERS_WHEN_ASKED = {"NetworkTraffic", "NodeLoad"}
+FILTERS_WHEN_ASKED = {"NetworkTraffic", "NodeFailures", "NodeLoad"}
 NAMED_IN_FILES = {"LoadAwareScheduling": {Point.PRE_FILTER, Point.RESERVE}}
 """Points that files of another project name for its plugin, whose work there berth does without the plugin."""
 

@@ -23,7 +23,7 @@ from berth_cli.recording.replay import Replay, ReplayCounts, Replayed
 from harness.builders.profiles import default_profile
 from harness.plugins.long_runs import often
 from harness.worlds.recorded_claims import RecordedClaims
-from harness.worlds.recorded_groups import RecordedGroups
+from harness.worlds.recorded_groups import RecordedGroups, RecordedMembers
 from harness.worlds.recorded_world import RecordedWorld
 
 STEPS = 300
@@ -109,6 +109,18 @@ def test_plans_of_groups_are_equal_also_those_during_which_their_scorer_went_on(
     assert len(groups) > 10
     assert any(each.plan.is_found for each in groups)
     assert world.interrupted > 1
+
+
+@pytest.mark.parametrize(("seed", "lag"), HISTORIES)
+def test_rankings_of_pods_that_follow_their_group_into_its_rack_are_equal(seed: int, lag: float):
+    world = RecordedMembers(seed, scorers=1 + seed % 3, lag=lag)
+    world.run(STEPS)
+    assert [one.differences for one in replayed(world) if one.differences or one.left_out] == []
+    named = [{each.node for each in ranked.candidates} for ranked in rankings(world) if ranked.pod.metadata.labels]
+    racks = [{int(node[1:]) % 2 for node in nodes} for nodes in named if nodes]
+    assert len(racks) > 10
+    # A scorer that knows of no member may name both.
+    assert 5 * sum(len(each) > 1 for each in racks) < len(racks)
 
 
 def test_another_plan_is_a_difference():

@@ -69,7 +69,7 @@ def read(tmp_path):
 def simulate(read):
     def run(cluster, to_place, *, independently=False, with_pending=False):
         inputs = read(cluster, to_place, with_pending=with_pending)
-        simulation = Simulation(snapshot=inputs.snapshot, profiles=PROFILES, groups=inputs.groups)
+        simulation = Simulation(snapshot=inputs.snapshot, profiles=PROFILES)
         place = simulation.independently if independently else simulation.in_queue_order
         reports = list(place(inputs.pods))
         assert simulation.failures == {}
@@ -168,6 +168,12 @@ def test_members_above_the_minimum_follow_as_ordinary_pods(simulate):
     assert found.nodes == {"train-0": "n1", "train-1": "n1", "train-2": None}
     rest = found.pods["train-2"]
     assert (rest.group, rest.message[:38]) == (msgspec.UNSET, "0/1 nodes are available: 1 Insufficien")
+
+
+def test_members_above_the_minimum_stay_in_the_domain_of_the_others(simulate):
+    racks = [node("a1", rack="a"), node("b1", cpu="2", rack="b")]
+    found = simulate(racks, [group(minimum=2, annotations={"berth/topology": "rack"}), *pods(3, group="train")])
+    assert found.nodes == {"train-0": "a1", "train-1": "a1", "train-2": None}
 
 
 def test_a_begun_group_needs_what_its_minimum_lacks(simulate):

@@ -112,6 +112,31 @@ def test_a_begun_group_goes_on_with_what_exists_ten_seconds_after_the_last_news(
     assert group.members(MINE).wanted(a_group(minimum=8)) == 3
 
 
+@pytest.mark.parametrize(
+    ("minimum", "expected"),
+    [
+        (2, GroupGate(Way.ONE_BY_ONE)),
+        (3, GroupGate(Way.TOGETHER)),
+        (4, GroupGate(Way.GATED, "3 of 4 members exist", BEGUN_SECONDS)),
+    ],
+    ids=["as before", "raised to what exists", "raised further"],
+)
+def test_a_raised_minimum_makes_a_rest_of_a_group_that_was_whole(minimum: int, expected: GroupGate):
+    pods = [a_member("a", node="n"), a_member("b", node="n"), a_member("c")]
+    assert gate(queued(a_group(minimum=minimum), *pods)) == expected
+
+
+def test_a_lowered_minimum_ends_the_rest_of_a_begun_group():
+    pods = [a_member("a", node="n"), a_member("b")]
+    assert gate(queued(a_group(minimum=2), *pods)).way is Way.TOGETHER
+    assert gate(queued(a_group(minimum=1, topology=Topology(key="rack")), *pods)).way is Way.ONE_BY_ONE
+
+
+def test_nothing_more_is_begun_of_a_group_whose_podgroup_is_deleted():
+    gone = gate(queued(None, a_member("a", node="n"), a_member("b")))
+    assert gone == GroupGate(Way.GATED, 'no PodGroup "gang" in scheduling.x-k8s.io')
+
+
 def test_a_fresh_group_waits_for_its_minimum_for_ever():
     group = queued(a_group(minimum=8), a_member("m"))
     assert gate(group, 10**9) == GroupGate(Way.GATED, "1 of 8 members exist")

@@ -6,7 +6,7 @@ Every request may be repeated: after a kill or a missing answer the binder start
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from typing import Any, Final, TypeVar
@@ -379,7 +379,7 @@ async def evict_pods(client: KubeClient, effect: EvictPods, is_needed: Callable[
     preemptor = effect.pod
     try:
         for victim in effect.victims:
-            failure = await _evict(client, victim, preemptor.spec.scheduler_name, is_needed)
+            failure = await _evict(client, victim, _FOR_PREEMPTOR.format(preemptor.spec.scheduler_name), is_needed)
             if failure is not None:
                 return _answer(EvictionAnswer, preemptor.uid, failure)
         response = await nominate(client, preemptor, effect.node)
@@ -396,23 +396,39 @@ async def evict_pods(client: KubeClient, effect: EvictPods, is_needed: Callable[
         return EvictionAnswer(uid=preemptor.uid, status=HTTPStatus.UNPROCESSABLE_ENTITY, message=str(error))
 
 
+async def evict_members(client: KubeClient, pods: Iterable[Pod], is_needed: Callable[[], bool]) -> str:
+    """Evict the bound members of a group, one after another, while this is needed. Returns why it ended earlier."""
+    try:
+        for pod in pods:
+            failure = await _evict(client, pod, _OF_PARTIAL_GROUP.format(pod.spec.scheduler_name), is_needed)
+            if failure is not None:
+                problem = failure.failure()
+                return f"{pod.key}: {failure.status} {problem.message or problem.reason}"
+    except ApiUnreachableError as error:
+        return str(error)
+    except _NotNeededError:
+        return "its minimum is bound by now"
+    return ""
+
+
+_FOR_PREEMPTOR: Final = "{}: preempting to accommodate a higher priority pod"
+_OF_PARTIAL_GROUP: Final = "{}: too few members of its group have a node"
+
+
 class _NotNeededError(Exception):
-    """The preemptor was deleted, or is bound."""
+    """The preemptor was deleted, or is bound; or a group is whole."""
 
 
-async def _evict(
-    client: KubeClient, victim: Pod, scheduler_name: str, is_needed: Callable[[], bool]
-) -> Response | None:
+async def _evict(client: KubeClient, victim: Pod, why: str, is_needed: Callable[[], bool]) -> Response | None:
     """Mark and delete the victim. Returns the failed response, or ``None`` if the victim terminates or is gone."""
     if victim.metadata.deletion_timestamp is not None:
         return None
     if not is_marked_for_preemption(victim):
-        marked = await mark_victim(client, victim, scheduler_name=scheduler_name, time=datetime.now(UTC))
+        marked = await mark_victim(client, victim, why=why, time=datetime.now(UTC))
         if not marked.succeeded:
             return None if marked.status in _NOT_THERE else marked
     if not is_needed():
-        why = "the pod that it was for needs no node any more"
-        await unmark_victim(client, victim, why=why, time=datetime.now(UTC))
+        await unmark_victim(client, victim, why="the eviction is not needed any more", time=datetime.now(UTC))
         raise _NotNeededError
     deleted = await delete_victim(client, victim)
     if deleted.succeeded or deleted.status in _NOT_THERE:

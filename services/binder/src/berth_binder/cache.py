@@ -79,7 +79,7 @@ class Cache:
         DevicePools.of(
             self.snapshot
         )  # they are made as slices are read, not all at once for the first pod with a claim
-        self.groups = PodGroups(self.snapshot)
+        self.groups = PodGroups.of(self.snapshot)
         self._unbound: dict[str, Pod] = {}
         self._by_subject: dict[str, str] = {}  # uids of unbound pods, by the subject of their RANKED
         self._bound: set[str] = set()

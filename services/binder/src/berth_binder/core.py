@@ -10,7 +10,7 @@ state. A pod without an answer to its Binding stays assumed and pauses; the pods
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from http import HTTPStatus
 from typing import Final, TypeVar
@@ -231,6 +231,15 @@ class BinderCore:
     def is_posting_group(self) -> bool:
         """Whether a group is begun and not all of its Bindings are sent and answered."""
         return self._groups.is_posting
+
+    @property
+    def begun_groups(self) -> Collection[str]:
+        """The uids of PodGroups that this epoch has begun, and not seen whole."""
+        return self._groups.begun
+
+    def is_group_tried(self, uid: str) -> bool:
+        """Whether there is an attempt for the PodGroup."""
+        return self._groups.get(uid) is not None
 
     @property
     def backlog(self) -> int:
@@ -505,7 +514,7 @@ class BinderCore:
         if attempt.undecided is not None:
             verdict, dead_letter = attempt.undecided
             return self._decide(attempt, verdict, dead_letter=dead_letter)
-        if attempt.is_posted:
+        if attempt.is_posted or (attempt.group and self._groups.is_reading(attempt)):
             return self._read(attempt)
         if attempt.group and attempt.eviction is not None:
             attempt.phase = AttemptPhase.EVICTING
@@ -797,10 +806,17 @@ class BinderCore:
             return self._after_voiding(attempt, answer, now)
         if answer.pod is None:
             return self._decide(attempt, _without_pod(answer))
+        if attempt.group and self._groups.is_reading(attempt):
+            return self._after_reading_member(attempt, answer.pod)
         if not attempt.is_posted:
             attempt.read = answer.pod
             return self._examine(attempt, now)
         return self._after_reading(attempt, answer.pod, now)
+
+    def _after_reading_member(self, member: BindingAttempt, shown: Pod) -> list[Effect]:
+        """Before evictions for its group the member must be as it was planned."""
+        pod = self._check.current_pod(member.latest.ranked, member.latest.attempt, shown)
+        return self._decide(member, pod) if isinstance(pod, Verdict) else self._groups.read(member)
 
     def _after_voiding(self, attempt: BindingAttempt, answer: PodAnswer, now: float) -> list[Effect]:
         """Give the postponed verdict, or choose a new node, unless the Binding has landed meanwhile."""

@@ -291,7 +291,9 @@ class EventBudget:
         if report.state is GroupState.WHOLE:
             self._add_group_condition(GroupConditionRecord.of(group, "True", "Scheduled", ""))
             return
-        reason = GATED if report.state is GroupState.GATED else PARTIAL
+        reason = _REASONS_OF_STATES[report.state]
+        if report.state is GroupState.PARTIAL and not report.was_whole:
+            self._add_group_condition(GroupConditionRecord.of(group, _FALSE, reason, _text(report.message)))
         controller = report.pods[0].spec.scheduler_name if report.pods else "berth"
         event = event_of_state(group, controller, reason, report.message)
         self._queue(self._refusals, (group.uid, reason), event)
@@ -466,6 +468,14 @@ GATED: Final = "WaitingForPodGroup"  # reason of Event and condition while membe
 
 PARTIAL: Final = "GroupPartial"  # reason of the Event on a group that is bound in part for longer than its timeout
 
+EVICTED: Final = "GroupEvicted"  # the same for a group whose bound members are evicted for that
+
+_REASONS_OF_STATES: Final = {
+    GroupState.GATED: GATED,
+    GroupState.PARTIAL: PARTIAL,
+    GroupState.EVICTED: EVICTED,
+}
+
 _FALSE: Final = "False"
 _REASONS: Final = {
     Outcome.UNSCHEDULABLE: "Unschedulable",
@@ -591,7 +601,7 @@ def event_of_group(decision: Decision, group: PodGroup) -> EventRecord | None:
 
 
 def event_of_state(group: PodGroup, controller: str, reason: str, message: str) -> EventRecord:
-    """The Event on a PodGroup that is gated, or bound in part."""
+    """The Event on a PodGroup that is gated, bound in part, or evicted."""
     return EventRecord(
         **_about_group(group, f"{group.uid} {reason} {message}"),
         controller=controller,

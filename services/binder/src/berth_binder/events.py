@@ -387,17 +387,19 @@ class RecordEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 class GroupState(Enum):
     GATED = auto()
-    PARTIAL = auto()
+    PARTIAL = auto()  # for longer than its timeout
+    EVICTED = auto()  # for that reason
     WHOLE = auto()
 
 
 class GroupReport(NamedTuple):
-    """``group`` is None without a PodGroup; ``pods`` wait."""
+    """``group`` is None without a PodGroup; ``pods`` wait. ``was_whole``: its condition says so, and stays."""
 
     state: GroupState
     group: PodGroup | None
     pods: list[Pod]
     message: str = ""
+    was_whole: bool = False
 
 
 class RecordGroup(msgspec.Struct, frozen=True, kw_only=True):

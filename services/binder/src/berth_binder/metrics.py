@@ -21,7 +21,12 @@ GAUGES_SECONDS: Final = 1.0
 # Minimum interval between warnings about another scheduler.
 FOREIGN_SECONDS: Final = 60.0
 # Set by the leader only.
-GAUGES: Final[tuple[GaugeName, ...]] = ("berth_reservations", "berth_bindings_in_flight", "scheduler_cache_size")
+GAUGES: Final[tuple[GaugeName, ...]] = (
+    "berth_reservations",
+    "berth_bindings_in_flight",
+    "berth_group_partial",
+    "scheduler_cache_size",
+)
 
 
 async def report_foreign_bindings(seen: ForeignBindings, profiles: Iterable[str], process: Process) -> None:

@@ -44,16 +44,19 @@ from berth.observability.logging import get_logger
 from berth.observability.tracing import Span
 from berth.profiles.configuration import profiles_of
 from berth.settings.settings import V_STEP
-from berth_binder.apicalls import SETTLE_SECONDS, ApiRequests, HigherFences
+from berth_binder.apicalls import SETTLE_SECONDS, ApiRequests, HigherFences, evict_members
 from berth_binder.attempts.strays import Strays
 from berth_binder.cache import Cache
 from berth_binder.core import BinderCore
 from berth_binder.decisions.groupreports import GroupReports
+from berth_binder.decisions.partialgroups import PartialGroup, lacking
 from berth_binder.effects import BinderEffects, DecisionPublisher
 from berth_binder.eventrecorder import EventBudget, EventRecorder
 from berth_binder.events import (
     Event,
     GroupDelivery,
+    GroupReport,
+    GroupState,
     Held,
     PodShown,
     RankedDelivery,
@@ -299,11 +302,28 @@ class BinderEpoch:
         reports = GroupReports(parts.cache)
         try:
             while True:
-                for report in reports.report(parts.process.clock.now()):
+                now = parts.process.clock.now()
+                for report in reports.report(now):
                     parts.recorder.record_state(report)
+                self._metrics.set("berth_group_partial", len(reports.partial))
+                if parts.settings.evicts_partial_groups:
+                    await self._evict(reports.partial.to_evict(now, self._core.begun_groups, self._core.is_group_tried))
                 await parts.process.clock.sleep(GROUPS_SECONDS)
         finally:
             reports.close()
+
+    async def _evict(self, found: PartialGroup | None) -> None:
+        """Evict what is bound of a group that does not become whole, while it is not."""
+        if found is None:
+            return
+        parts, group = self._parts, found.group
+        members_of, about = parts.cache.members_of, f"evicting its {len(found.bound)} bound members"
+        message = f"{about}: {lacking(group, members_of(group.key))}"
+        parts.recorder.record_state(GroupReport(GroupState.EVICTED, group, [], message))
+        log.warning("evicting a group of which only a part is bound", group=str(group.key), reason=message)
+        problem = await evict_members(self._client, found.bound, lambda: members_of(group.key).need(group) > 0)
+        if problem:
+            log.warning("cannot evict a group", group=str(group.key), reason=problem)
 
     def _live_data(self) -> LiveDataReader:
         sources = frozenset[LiveSource]().union(*(p.live_sources_of_filters for p in self._parts.profiles.values()))

@@ -75,6 +75,8 @@ class BinderSettings:
     """
     finish: timedelta = timedelta(seconds=5)
     """Time to wait at the stop for requests in flight: half of the 10 s in which the process has to end."""
+    evicts_partial_groups: bool = False
+    """Evict groups that this epoch has begun and never seen whole, one a minute (docs/protocol.md, 5.24)."""
     unanswered_delay: timedelta = timedelta(seconds=5)
     """Redelivery delay of a message whose term could not be looked up, because NATS did not answer."""
 
@@ -82,4 +84,6 @@ class BinderSettings:
 def binder_settings(settings: Settings) -> BinderSettings:
     numbers = settings.numbers
     core = CoreSettings(max_in_flight=numbers.max_in_flight_bindings)
-    return BinderSettings(core=core, keep_alive=numbers.binder_ack_wait / 3)
+    return BinderSettings(
+        core=core, keep_alive=numbers.binder_ack_wait / 3, evicts_partial_groups=settings.partial_groups == "evict"
+    )

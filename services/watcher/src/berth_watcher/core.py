@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from contextlib import suppress
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
 
@@ -20,15 +21,18 @@ from berth.api.kinds import DEVICE_KINDS, OPTIONAL_KINDS
 from berth.api.meta import KubernetesObject
 from berth.api.pod import Pod, changed, is_gone_while_unbound, priority_of
 from berth.api.podgroups import Members
+from berth.cluster.failures import NodeFailureLog
 from berth.cluster.snapshot import Objects
-from berth.framework.events import Action, ClusterEvent, Resource, has_other_claims, pod_update_actions
+from berth.errors import DecodeError
+from berth.framework.events import Action, ClusterEvent, LiveDataUpdate, Resource, has_other_claims, pod_update_actions
 from berth.framework.plugincalls import PluginFailure
 from berth.framework.profile import Profile
 from berth.framework.status import SUCCESS, Status
 from berth.kube.listwatch import Listed, ListedPart, ReflectorEvent, Undecodable
 from berth.messages.attempts import DecisionSummary, Outcome, Positions, Reason, watermark_key
-from berth.messages.livedata import LiveBucket
+from berth.messages.livedata import FACTS, POD_FAILURES, LiveBucket, decode_failures
 from berth.messages.subjects import Attempt, Term, key
+from berth.plugins.additional.nodefailures import NodeFailures
 from berth_watcher.attempts import Attempts, HeldRooms, is_news
 from berth_watcher.events import (
     REFLECTOR_EVENTS,
@@ -39,10 +43,12 @@ from berth_watcher.events import (
     DrainRead,
     Effect,
     Event,
+    FactNotWritten,
     KeyLookedUp,
     KeyTooLarge,
     KeyWriteFailed,
     KeyWritten,
+    LiveDataComplete,
     LiveDataReceived,
     Note,
     PodRead,
@@ -52,6 +58,7 @@ from berth_watcher.events import (
     ReadPod,
     RetryRequested,
     StreamsRead,
+    WriteFailures,
 )
 from berth_watcher.grouping import GROUP_KINDS, Grouping, Lacking, form_of
 from berth_watcher.metrics import Figures
@@ -165,6 +172,7 @@ class WatcherCore:
         self.answers: Final = QueueAnswers(self._queue, self._attempts, profiles, clock)
         # Room of lost members that helps others later, with their group.
         self._late: list[tuple[QueuedGroup, Callable[[], None]]] = []
+        self._failures = NodeFailureLog(end for profile in profiles.values() for end in failure_ends(profile))
         self._held_rooms = HeldRooms()
         self._takeover = TakeoverState()
         self._running = False
@@ -229,6 +237,7 @@ class WatcherCore:
         if settled != self._settled:
             self._settled = settled
             self._requeue.on_settled(settled, self._mirror.position)
+        effects += self._write_failures()  # before the pods that replace those that failed
         effects += self._run_queue(settled)
         effects += watermarks
         return [*effects, *self._plugins.take_warnings()] if self._plugins.warnings else effects
@@ -256,6 +265,9 @@ class WatcherCore:
         if self._queue.has_stored(settled):
             return self._clock.now
         timer = self._queue.next_due()
+        if (failures := self._failures.next_due()) is not None:
+            due = self._clock.now + failures - self._unix_seconds()
+            mark = due if mark is None else min(mark, due)
         if self._late:
             timer = min(
                 [
@@ -273,8 +285,13 @@ class WatcherCore:
         return [pod for pod in self._queue.pods() if pod.stage is Stage.RECOVERING]
 
     def live_buckets(self) -> list[LiveBucket]:
-        """Buckets of live data whose events a plugin registered."""
-        return [bucket for bucket, event in LIVE_DATA_EVENTS.items() if self._hints.is_event_registered(event)]
+        """Buckets of live data whose events a plugin registered, and those in which this watcher writes."""
+        written = [FACTS] if self._failures.is_kept else []
+        return [
+            bucket
+            for bucket, event in LIVE_DATA_EVENTS.items()
+            if bucket in written or self._hints.is_event_registered(event)
+        ]
 
     @property
     def queue_entries(self) -> int:
@@ -323,6 +340,8 @@ class WatcherCore:
             PublishRefused: self._on_publish_refused,
             PublishNotStored: self._on_publish_not_stored,
             LiveDataReceived: self._on_live_data,
+            LiveDataComplete: self._on_live_data_complete,
+            FactNotWritten: self._on_fact_not_written,
             StreamsRead: self._on_streams_read,
             DrainRead: self._on_drain_read,
             RetryRequested: self._on_retry_requested,
@@ -415,7 +434,34 @@ class WatcherCore:
         found = live_data_event(event)
         if found is not None:
             self._requeue.on_live_data(*found, event.sequence)
+            if found[1].source == POD_FAILURES:
+                self._adopt_failures(found[1])
         return ()
+
+    # --- failures of pods on their nodes, for NodeFailures
+
+    def _adopt_failures(self, former: LiveDataUpdate) -> None:
+        with suppress(DecodeError):  # users who write facts may write any
+            if former.data is not None:
+                self._failures.adopt(former.node, decode_failures(former.data), self._unix_seconds())
+
+    def _on_live_data_complete(self, event: LiveDataComplete) -> Sequence[Effect]:
+        if event.bucket == FACTS:
+            self._failures.begin()
+        return ()
+
+    def _on_fact_not_written(self, event: FactNotWritten) -> Sequence[Effect]:
+        self._failures.on_not_written(event.node, self._unix_seconds())
+        return ()
+
+    def _write_failures(self) -> Sequence[Effect]:
+        if self._failures.next_due() is None:
+            return ()
+        due = self._failures.take_due(self._unix_seconds())
+        return [WriteFailures(node=node, fact=fact) for node, fact in due]
+
+    def _unix_seconds(self) -> float:
+        return self._clock.timestamp().wall.timestamp()
 
     # --- a takeover
 
@@ -475,6 +521,8 @@ class WatcherCore:
     def _on_pod(self, uid: str, pod: Pod | None) -> Sequence[Effect]:
         """Take in the pod's newest state; ``None`` if it is deleted."""
         self._grouping.observe_pod(uid, pod)
+        if pod is not None and pod.status.failure is not None:
+            self._failures.observe(pod, self._unix_seconds())
         queued = self._queue.get(uid)
         if pod is not None and waits(pod, self._profiles):
             return self._add(pod) if queued is None else self._update(queued, pod)
@@ -910,6 +958,13 @@ class WatcherCore:
         if not self._settings.logs_stages:
             return ()
         return [note_on(queued, "pod moved", stage=stage.value, reason=queued.message)]
+
+
+def failure_ends(profile: Profile) -> Iterator[timedelta]:
+    """The ages of a failure at which an answer of the profile's NodeFailures changes."""
+    for plugin in (*profile.filters, *(score.plugin for score in profile.scores)):
+        if isinstance(plugin, NodeFailures):
+            yield from plugin.ends
 
 
 def _is_other(before: Pod, now: Pod) -> bool:

@@ -16,16 +16,18 @@ from berth.bus.interface import (
     WrongLastSequenceError,
 )
 from berth.bus.stages import group_pending_message, pending_message, publish_dead_letter
-from berth.bus.topology import CLUSTER, PENDING, RANKED
+from berth.bus.topology import CLUSTER, FACTS, PENDING, RANKED
 from berth.errors import BerthError, PermanentError, TemporaryError
 from berth.kube.client import KubeClient
 from berth.kube.writes import get_pod
 from berth.leader.session import LeaderSession, NoLongerLeadingError
 from berth.lifecycle.coreloop import Inbox
 from berth.lifecycle.process import Process
-from berth.messages.attempts import Pending
+from berth.lifecycle.sessions import Refusals
+from berth.messages.attempts import Pending, encode
 from berth.messages.groupattempts import GroupPending
-from berth.messages.subjects import TRACEPARENT, Attempt, trace_id_of, trace_of_pod
+from berth.messages.livedata import POD_FAILURES
+from berth.messages.subjects import TRACEPARENT, Attempt, key, trace_id_of, trace_of_pod
 from berth.observability.logging import get_logger
 from berth.observability.metrics import Meter
 from berth.observability.tracing import Span, UnexportedSpan
@@ -35,6 +37,7 @@ from berth_watcher.events import (
     CountScheduled,
     Effect,
     Event,
+    FactNotWritten,
     KeyLookedUp,
     KeyTooLarge,
     KeyWriteFailed,
@@ -54,6 +57,7 @@ from berth_watcher.events import (
     StepDown,
     Warn,
     WorkQueue,
+    WriteFailures,
     WriteKey,
 )
 from berth_watcher.takeover import holds, last_decision
@@ -88,10 +92,11 @@ class EffectRunner:
         self._process = process
         self._inbox = inbox
         self._logs_steps = process.settings.log.verbosity >= V_STEP
+        self._fact_refusals = Refusals("cannot write failures of pods")
         # Called with the sequence of each own write of cluster.
         self.on_own_entry: Callable[[int], None] = lambda _sequence: None
 
-    def carry_out(self, effect: Effect) -> Coroutine[Any, Any, None] | None:  # noqa: C901, PLR0911 - one case an effect
+    def carry_out(self, effect: Effect) -> Coroutine[Any, Any, None] | None:  # noqa: C901, PLR0911, PLR0912 - one case an effect
         """Begin an effect. Returns the rest of it if it needs a task."""
         match effect:
             case PublishPending():
@@ -102,6 +107,8 @@ class EffectRunner:
                 self._write(effect)
             case PurgeKey():
                 return self._purge(effect)
+            case WriteFailures():
+                return self._write_failures(effect)
             case LookUpKey():
                 return self._look_up_key(effect)
             case LookUpAttempt():
@@ -223,6 +230,20 @@ class EffectRunner:
                 asyncio.get_running_loop().call_later(FULL_SECONDS, self._inbox.put, KeyWriteFailed(key=key))
             case _:
                 self._inbox.fail(answer)
+
+    async def _write_failures(self, effect: WriteFailures) -> None:
+        name = key(POD_FAILURES.name, effect.node)
+        with self._fact_refusals.logged_once():
+            try:
+                if effect.fact is None:
+                    await self._session.purge(FACTS, name)
+                else:
+                    await self._session.put(FACTS, name, encode(effect.fact))
+            except MissingError:
+                raise  # the term ends, and the next one makes the bucket
+            except BerthError:
+                self._inbox.put(FactNotWritten(node=effect.node))
+                raise
 
     async def _look_up_key(self, effect: LookUpKey) -> None:
         while True:

@@ -19,7 +19,7 @@ from berth.bus.interface import Entry
 from berth.kube.listwatch import Current, Deleted, Listed, ListedPart, ReflectorEvent, Undecodable, Upserted
 from berth.messages.attempts import DeadLetter, DecisionSummary, Pending
 from berth.messages.groupattempts import GroupPending
-from berth.messages.livedata import LiveBucket
+from berth.messages.livedata import FailuresOnNode, LiveBucket
 from berth.messages.subjects import Attempt, PodSubject, Uid
 
 
@@ -105,6 +105,20 @@ class LiveDataReceived:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LiveDataComplete:
+    """The bucket has been read to its end at the start of the takeover."""
+
+    bucket: LiveBucket
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FactNotWritten:
+    """NATS has not stored the failures of a node."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FoundInFlight:
     """A message that a takeover found in PENDING or RANKED: its attempt, and the pod as published.
 
@@ -180,6 +194,8 @@ Event = (
     | PublishRefused
     | PublishNotStored
     | LiveDataReceived
+    | LiveDataComplete
+    | FactNotWritten
     | StreamsRead
     | DrainRead
     | RetryRequested
@@ -217,6 +233,14 @@ class PurgeKey:
 
     key: str
     expected: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteFailures:
+    """Write the fact of a node's failures, or remove it (``None``). Answered only if it is not stored."""
+
+    node: str
+    fact: FailuresOnNode | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,6 +317,7 @@ Effect = (
     | PublishGroup
     | WriteKey
     | PurgeKey
+    | WriteFailures
     | LookUpKey
     | LookUpAttempt
     | ReadPod

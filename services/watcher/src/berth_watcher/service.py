@@ -61,6 +61,7 @@ from berth_watcher.events import (
     DecisionReceived,
     DrainRead,
     Event,
+    LiveDataComplete,
     LiveDataReceived,
     RetryRequested,
 )
@@ -368,11 +369,17 @@ class WatcherTerm:
         }
 
     async def _read_live_data(self, bucket: LiveBucket, reader: BucketReader) -> None:
+        complete = reader.caught_up.is_set()
+        if complete:
+            self._inbox.put(LiveDataComplete(bucket=bucket))
         async for batch in reader.batches():
             self._inbox.put_all(
                 LiveDataReceived(bucket=bucket, key=entry.key, sequence=entry.sequence, data=entry.data)
                 for entry in batch
             )
+            if not complete and reader.caught_up.is_set():
+                complete = True
+                self._inbox.put(LiveDataComplete(bucket=bucket))
 
 
 def _attempt_of(stored: StoredMessage) -> Attempt | None:

@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 
+import msgspec
 import pytest
 
 from berth.api.config.configuration import KubeSchedulerConfiguration
@@ -135,15 +136,11 @@ def test_what_is_not_taken_of_trimaran_is_refused_with_a_sentence(name):
         ),
         (
             "LoadAwareScheduling",
-            "{estimatedSecondsAfterInitialized: 30}",
-            ["estimatedSecondsAfterInitialized: not supported; write estimatedSecondsAfterPodScheduled"],
-        ),
-        (
-            "LoadAwareScheduling",
-            "{allowCustomizeEstimation: true, estimator: mine}",
+            "{estimatedSecondsAfterInitialized: 86401, estimatedSecondsAfterPodScheduled: -1, estimator: mine}",
             [
+                "estimatedSecondsAfterPodScheduled: want 0..86400, got -1",
+                "estimatedSecondsAfterInitialized: want 0..86400, got 86401",
                 "estimator: want 'defaultEstimator', got 'mine'",
-                "allowCustomizeEstimation: not supported; pods are estimated by estimatedScalingFactors alone",
             ],
         ),
         (
@@ -170,15 +167,60 @@ def test_what_is_not_taken_of_trimaran_is_refused_with_a_sentence(name):
                 "targetUtilization: want at most 100, got 120",
             ],
         ),
-        (
-            "LoadVariationRiskBalancing",
-            "{metricProvider: {type: Prometheus, address: 'https://p', token: secret, insecureSkipVerify: true}}",
-            [
-                "metricProvider.token: not read from here; put it into the file of BERTH_PROMETHEUS_TOKEN_FILE",
-                "metricProvider.insecureSkipVerify: not supported; name the certificates by BERTH_PROMETHEUS_CA_FILE",
-            ],
-        ),
     ],
 )
 def test_what_cannot_be_done_is_refused_with_a_sentence(name, args, expected):
     assert problems(name, args) == expected
+
+
+OLD_SAMPLES = "without effect; a node with an old sample counts as the mean of the others"
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "remarks"),
+    [
+        pytest.param(
+            "LoadVariationRiskBalancing",
+            "{metricProvider: {type: Prometheus, address: 'https://p', token: t0ps3cret, insecureSkipVerify: true}}",
+            [
+                "metricProvider.token: not kept; put it into the file of BERTH_PROMETHEUS_TOKEN_FILE",
+                "metricProvider.insecureSkipVerify: certificates are verified; name them by BERTH_PROMETHEUS_CA_FILE",
+            ],
+            id="a Prometheus with a token",
+        ),
+        pytest.param(
+            "TargetLoadPacking",
+            "{watcherAddress: 'http://load-watcher:2020'}",
+            ["watcherAddress: not asked; the metrics collector asks metrics.k8s.io itself"],
+            id="a load-watcher",
+        ),
+        pytest.param(
+            "LoadAwareScheduling",
+            "{filterExpiredNodeMetrics: true, enableScheduleWhenNodeMetricsExpired: false,"
+            " estimatedSecondsAfterInitialized: 30, allowCustomizeEstimation: true}",
+            [
+                "estimatedSecondsAfterInitialized: counted from the Binding; the mirror has no time of initialization",
+                f"filterExpiredNodeMetrics: {OLD_SAMPLES}",
+                f"enableScheduleWhenNodeMetricsExpired: {OLD_SAMPLES}",
+            ],
+            id="Koordinator's old samples",
+        ),
+        pytest.param("LoadAwareScheduling", "{filterExpiredNodeMetrics: false}", [], id="nothing to say"),
+    ],
+)
+def test_what_is_done_otherwise_is_said_in_a_sentence(name, args, remarks):
+    configuration = loaded(name, args)
+    assert configuration.converted == tuple(f"profiles[0].pluginConfig ({name}): {each}" for each in remarks)
+
+
+def test_a_token_in_the_file_is_neither_kept_nor_shown():
+    configuration = loaded("TargetLoadPacking", "{metricProvider: {token: t0ps3cret}}")
+    args = configuration.profiles[0].args["TargetLoadPacking"]
+    assert "t0ps3cret" not in f"{configuration!r} {msgspec.json.encode(args)!r} {configuration.converted}"
+    again = loaded("TargetLoadPacking", msgspec.json.encode(args).decode())  # as a recording has it
+    assert again.profiles[0].args["TargetLoadPacking"] == args
+
+
+def test_a_token_is_not_in_the_problems_of_its_file():
+    [problem] = problems("TargetLoadPacking", "{metricProvider: {type: SignalFx, token: t0ps3cret}}")
+    assert "t0ps3cret" not in problem

@@ -24,6 +24,7 @@ class GroupPhase(Enum):
     PREPARING = "what its members reserve, write and wait for"
     REHEARSING = "the answers to dry runs of Bindings"
     POSTING = "the answers to Bindings"
+    READING = "the reads of its members before evictions"
     EVICTING = "the answers to evictions for it"
     UNDOING = "the answers to what takes back its members' writes"
     DECIDING = "the PubAck of its Decision"
@@ -40,6 +41,7 @@ class GroupAttempt:
     due: float = 0.0  # while it awaits something
     awaited: set[str] = field(default_factory=set)  # uids of pods and of the group, until the watch shows them
     need: int = 0
+    is_fresh: bool = False  # no member was bound before this attempt
     members: dict[str, BindingAttempt] = field(default_factory=dict)  # undecided ones, by uid
     classes: dict[str, int] = field(default_factory=dict)  # by uid
     todo: deque[BindingAttempt] = field(default_factory=deque)  # members whose next step may begin
@@ -52,6 +54,7 @@ class GroupAttempt:
     missing: list[str] = field(default_factory=list)  # their names
     verdict: Verdict | None = None  # why nothing of it is bound
     preemption: Preemption | None = None
+    read: set[str] = field(default_factory=set)  # members that the API server has shown as they were planned
     exceptions: int = 0
     has_dead_letter: bool = False
     waiting_from: float | None = None  # when ``waiting`` is published next; None before the first one

@@ -9,7 +9,7 @@ all. After the first Binding there is no way back: what is left goes on as far a
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
@@ -17,14 +17,8 @@ from typing import Final
 import msgspec
 
 from berth.api.pod import Pod
-from berth.api.podgroups import PodGroup
-from berth.api.trimming import without_whole
-from berth.cluster.podgroups import KINDS
-from berth.decoding import version_number
 from berth.framework.profile import Profile
-from berth.framework.status import Status
-from berth.groups.evictions import GroupEvictions, plan_evictions
-from berth.groups.question import GroupQuestion
+from berth.groups.evictions import GroupEvictions
 from berth.messages.attempts import Decision, Outcome, Preemption, Reason
 from berth.messages.subjects import Attempt, Epoch, Uid
 from berth_binder.attempts.attempt import (
@@ -35,17 +29,16 @@ from berth_binder.attempts.attempt import (
     settles,
 )
 from berth_binder.attempts.groupattempt import GroupAttempt, GroupPhase
+from berth_binder.attempts.groupexamination import WATCH_SECONDS, Examination, Found, GroupExaminer
 from berth_binder.cache import Cache
 from berth_binder.decisions.conflictcheck import ConflictCheck
-from berth_binder.decisions.groupcheck import GroupCheck, GroupPlacement, MembersNow, Reservations
+from berth_binder.decisions.groupcheck import GroupCheck, GroupPlacement
 from berth_binder.decisions.groupverdict import (
-    NOT_SHOWN,
     changed_members,
     conflict,
     group_decision,
     ranking_of_member,
     verdict_after_binding,
-    verdict_of_plan,
     verdict_on_group,
 )
 from berth_binder.decisions.preemption import NOT_EVICTABLE, eviction_plans, victim_of
@@ -65,16 +58,10 @@ from berth_binder.events import (
 )
 from berth_binder.settings import CoreSettings
 
-# Members that are checked in one go, between which other pods have their turns: about 2 ms.
-AT_ONCE: Final = 32
 # Groups that wait for their volumes or permissions. Each keeps a message of up to 512 KiB in RANKED.
 MOST_WAITING: Final = 64
 # The part of the requests in flight that groups may take: an urgent pod would wait for a wave of a thousand.
 SHARE_IN_FLIGHT: Final = 3 / 4
-# Seconds for which the watch may be behind what a message was made of.
-WATCH_SECONDS: Final = 1.0
-
-
 _UNDOABLE: Final = frozenset({GroupPhase.PREPARING, GroupPhase.REHEARSING})
 _ENDING: Final = frozenset({GroupPhase.POSTING, GroupPhase.EVICTING, GroupPhase.UNDOING})
 
@@ -95,33 +82,6 @@ class MemberCalls:
     push: Callable[[GroupDelivery], None]  # back into the queue
 
 
-Found = GroupPlacement | GroupEvictions | Verdict
-
-
-class _Reserved(Reservations):
-    """The plugins' steps of members that are assumed."""
-
-    def __init__(self, cache: Cache, profile: Profile) -> None:
-        self.steps: dict[str, PluginSteps] = {}
-        self._cache = cache
-        self._profile = profile
-
-    def reserve(self, pod: Pod, node: str) -> Status:
-        steps = self.steps[pod.uid] = PluginSteps.on(node, pod, self._cache.snapshot, self._profile)
-        return steps.reserve()
-
-    def undo(self, uid: str) -> None:
-        self.steps.pop(uid).undo()
-
-
-@dataclass(slots=True)
-class _Examination:
-    group: GroupAttempt
-    pods: Mapping[str, Pod]
-    reserved: _Reserved
-    run: Generator[None, None, Found]
-
-
 class GroupBinding:
     """The groups of one epoch that are not decided yet."""
 
@@ -138,20 +98,23 @@ class GroupBinding:
         config: str,
     ) -> None:
         self._cache = cache
-        self._profiles = profiles
         self._calls = calls
         self._check = check
         self._group_check = GroupCheck(cache=cache, profiles=profiles)
+        self._examiner = GroupExaminer(
+            cache=cache, profiles=profiles, group_check=self._group_check, is_tried=calls.is_tried
+        )
         self._decided = decided
         self._settings = settings
         self._epoch = epoch
         self._config = config
         self.undecided: dict[str, GroupAttempt] = {}  # by the uid of the PodGroup
         self._to_examine: deque[GroupAttempt] = deque()
-        self._examination: _Examination | None = None
+        self._examination: Examination | None = None
         self._stepping: deque[GroupAttempt] = deque()  # groups with members whose next step may begin
         self._paused: dict[str, GroupAttempt] = {}
         self.in_flight: set[str] = set()  # uids of members with a request in flight
+        self.begun: set[str] = set()  # uids of PodGroups that this epoch has begun, and not seen whole
         self._most_in_flight = max(1, int(settings.max_in_flight * SHARE_IN_FLIGHT))
         self.is_closed = False
 
@@ -264,22 +227,15 @@ class GroupBinding:
     # The check.
 
     def _begin_examination(self, group: GroupAttempt, now: float) -> list[Effect]:
-        ranked = group.latest.ranked
         effects = self._decide_bound_members(group)
-        shown = self._cache.groups.get(group.key)
-        if not self._is_shown(group, shown):
-            if now < group.began + WATCH_SECONDS:
-                return [*effects, *self._await(group, self._awaited_version(group), now)]
-            return [*effects, *self._fail(group, conflict(Reason.BEHIND, NOT_SHOWN))]
-        verdict = verdict_on_group(shown, ranked.group) or verdict_of_plan(ranked)
-        if verdict is not None or shown is None:
-            return [*effects, *self._fail(group, verdict or conflict(Reason.BEHIND, NOT_SHOWN))]
-        now_there = self._members_now(group)
-        if now_there.is_behind:
-            return [*effects, *self._fail(group, conflict(Reason.BEHIND, NOT_SHOWN))]
-        if now_there.unknown and now < group.began + WATCH_SECONDS:
-            return [*effects, *self._await(group, now_there.unknown, now)]
-        return [*effects, *self._begin_check(group, shown, now_there.ready)]
+        begun = self._examiner.begin(group, now)
+        if begun is None:
+            self._pause(group, group.began + WATCH_SECONDS)
+            return effects
+        if isinstance(begun, Verdict):
+            return [*effects, *self._fail(group, begun)]
+        self._examination = begun
+        return [*effects, *self._go_on_with(begun)]
 
     def _decide_bound_members(self, group: GroupAttempt) -> list[Effect]:
         """A former binder may have ended after the last answer: members that are bound get their Decision first."""
@@ -295,105 +251,18 @@ class GroupBinding:
             effects += self._calls.decide(member, bound_or_gone(node, candidates))
         return effects
 
-    def _is_shown(self, group: GroupAttempt, shown: PodGroup | None) -> bool:
-        """Whether the watch has the PodGroup as the watcher saw it, or a later state."""
-        planned = group.latest.ranked.group
-        reached = self._cache.reached(KINDS[planned.dialect])
-        return reached >= version_number(planned.resource_version) and (shown is not None or reached > 0)
-
-    def _awaited_version(self, group: GroupAttempt) -> list[str]:
-        planned = group.latest.ranked.group
-        self._cache.await_version(group.uid, KINDS[planned.dialect], version_number(planned.resource_version))
-        return [group.uid]
-
-    def _await(self, group: GroupAttempt, uids: Iterable[str], now: float) -> list[Effect]:
-        for uid in uids:
-            group.awaited.add(uid)
-            if uid != group.uid:
-                self._cache.await_pod(uid)
-        self._pause(group, group.began + WATCH_SECONDS if group.awaited else now)
-        return []
-
     def _pause(self, group: GroupAttempt, due: float) -> None:
         group.phase, group.due = GroupPhase.AWAITING, due
         self._paused[group.uid] = group
 
-    def _members_now(self, group: GroupAttempt) -> MembersNow:
-        ranked = group.latest.ranked
-        planned = {each.uid: (each.digest, version_number(each.resource_version)) for each in ranked.bundle.members}
-        # Without a plan it may be about evictions for any of them.
-        uids = [each.uid for each in ranked.plan.members] or [*planned]
-        there = self._group_check.members_now(
-            [uid for uid in uids if not self._calls.is_tried(uid)], planned, group.key, ranked.profile
-        )
-        there.changed += [uid for uid in uids if self._calls.is_tried(uid) and uid not in group.publishing]
-        return there
+    def _go_on_with(self, examination: Examination) -> list[Effect]:
+        found = examination.go_on()
+        if found is None:
+            return []
+        self._examination = None
+        return self._examined(examination, found)
 
-    def _begin_check(self, group: GroupAttempt, shown: PodGroup, ready: dict[str, Pod]) -> list[Effect]:
-        ranked = group.latest.ranked
-        members = self._cache.members_of(group.key)
-        group.need = members.wanted(shown)
-        if len(ready) < group.need:
-            return self._fail(group, changed_members(len(ready), group.need))
-        if too_much := next(filter(None, map(self._refusal, ready.values())), ""):
-            return self._fail(group, failed(too_much))
-        pods = {uid: without_whole(pod) for uid, pod in ready.items()}
-        reserved = _Reserved(self._cache, self._profiles[ranked.profile])
-        is_found = ranked.plan.is_found
-        run = self._placing(group, shown, pods, reserved) if is_found else self._evicting(group, shown, pods)
-        self._examination = _Examination(group, pods, reserved, run)
-        return self._go_on_with(self._examination)
-
-    def _refusal(self, pod: Pod) -> str:
-        return self._cache.snapshot.class_of(pod).refusal(pod)
-
-    def _placing(
-        self, group: GroupAttempt, shown: PodGroup, pods: Mapping[str, Pod], reserved: _Reserved
-    ) -> Generator[None, None, Found]:
-        ranked = group.latest.ranked
-        found = yield from self._group_check.examine(
-            ranked.plan,
-            shown,
-            pods,
-            group.need,
-            ranked.profile,
-            may_continue=lambda: False,
-            reservations=reserved,
-        )
-        return found
-
-    def _evicting(self, group: GroupAttempt, shown: PodGroup, pods: Mapping[str, Pod]) -> Generator[None, None, Found]:
-        """Repeat the search for evictions on the newest state: none is made unless all that is needed fits with it."""
-        ranked = group.latest.ranked
-        members = self._cache.members_of(group.key)
-        question = GroupQuestion(
-            group=shown,
-            attempt=Attempt.parse(ranked.attempt),
-            members=[*pods.values()],
-            need=group.need,
-            bound=[pod.uid for pod in members.bound],
-        )
-        found = yield from plan_evictions(
-            question,
-            self._cache.snapshot,
-            self._profiles[ranked.profile],
-            priority=members.priority(shown),
-            groups=self._cache.groups.known,
-            may_continue=lambda: False,
-        )
-        return conflict(Reason.VICTIMS, "no possible evictions help the group by now") if found is None else found
-
-    def _go_on_with(self, examination: _Examination) -> list[Effect]:
-        for _ in range(AT_ONCE):
-            try:
-                next(examination.run)
-            except StopIteration as end:
-                self._examination = None
-                found: Found = end.value
-                return self._examined(examination, found)
-        return []
-
-    def _examined(self, examination: _Examination, found: Found) -> list[Effect]:
+    def _examined(self, examination: Examination, found: Found) -> list[Effect]:
         group = examination.group
         if isinstance(found, Verdict):
             return self._fail(group, found)
@@ -401,7 +270,7 @@ class GroupBinding:
             return self._evict(group, found, examination.pods)
         return self._prepare(group, found, examination)
 
-    def _prepare(self, group: GroupAttempt, placement: GroupPlacement, examination: _Examination) -> list[Effect]:
+    def _prepare(self, group: GroupAttempt, placement: GroupPlacement, examination: Examination) -> list[Effect]:
         of_class = {member.uid: member.of_class for member in group.latest.ranked.plan.members}
         steps = examination.reserved.steps
         members = [
@@ -551,8 +420,15 @@ class GroupBinding:
         group.preemption = Preemption(node="", victims=[*map(victim_of, found.victims)])
         if not found.victims:
             return self._fail(group, self._preempting(group) if self._any_terminating() else _FITS)
-        group.phase = GroupPhase.EVICTING
         of_class = {each.uid: each.of_class for each in found.plan.members}
+        nodes = {each.uid: found.plan.nodes[each.node] for each in found.plan.members if each.uid not in group.read}
+        if nodes:
+            # Ask the API server, not a watch: a group of which a member is gone must not evict others.
+            group.phase = GroupPhase.READING
+            unread = [self._member(group, pods[uid], node, of_class[uid], None) for uid, node in nodes.items()]
+            self._step_members(group, unread)
+            return []
+        group.phase = GroupPhase.EVICTING
         members: list[BindingAttempt] = []
         for plan in eviction_plans(found, pods, self._cache.snapshot, group.preemption):
             uid = plan.pod.uid
@@ -562,6 +438,15 @@ class GroupBinding:
             members.append(member)
         self._step_members(group, members)
         return []
+
+    def is_reading(self, member: BindingAttempt) -> bool:
+        """Whether the member is read before evictions for its group."""
+        return self.undecided[member.group].phase is GroupPhase.READING
+
+    def read(self, member: BindingAttempt) -> list[Effect]:
+        """The API server shows the member as it was planned; once it has shown all, the group is examined again."""
+        self.undecided[member.group].read.add(member.uid)
+        return self._calls.decide(member, UNDONE)
 
     def _preempting(self, group: GroupAttempt) -> Verdict:
         message = group.latest.ranked.plan.message
@@ -581,6 +466,12 @@ class GroupBinding:
         if verdict is not UNDONE and verdict.outcome is not Outcome.PREEMPTING:
             group.others.append(verdict)
             group.missing.append(member.pod.metadata.name)
+        if group.phase is GroupPhase.READING and verdict is UNDONE:
+            if not group.members:
+                self.examine(group)
+            return []
+        if group.phase is GroupPhase.READING:
+            return self._fail(group, _because_of(member, verdict))
         if group.phase not in _UNDOABLE:
             return self._finish(group)
         if len(group.members) < group.need:
@@ -597,6 +488,7 @@ class GroupBinding:
         group.done.add(member.uid)
         if verdict.outcome is Outcome.BOUND:
             group.bound += 1
+            self.begun |= {group.uid} if group.is_fresh else set()
         else:
             group.others.append(verdict)
             group.missing.append(member.pod.metadata.name)
@@ -654,6 +546,9 @@ class GroupBinding:
         if group is None or group.decision is not decision or group.decided is None:
             return []
         del self.undecided[group.uid]
+        shown = self._cache.groups.get(group.key)
+        if shown is None or not self._cache.members_of(group.key).need(shown):
+            self.begun.discard(group.uid)
         self._decided.add(group.decided, now)
         settled = [each for each in group.deliveries if settles(group.decided, each)]
         for delivery in group.deliveries:

@@ -123,7 +123,7 @@ class GroupCheck:
             RecheckError: a plugin could not answer.
         """
         reservations = reservations or Reservations()
-        examining = _Examining(self._cache, self._profiles[profile], plan, group, pods, need, reservations)
+        examining = _Examining(self._cache, self._profiles[profile].of_plans, plan, group, pods, need, reservations)
         done = False
         try:
             for _ in examining.run():

@@ -7,7 +7,6 @@ bound in part for longer than its timeout is reported. A whole one of ``scheduli
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
 from typing import Final
 
 from berth.api.podgroups import (
@@ -23,14 +22,13 @@ from berth.api.podgroups import (
 from berth.api.resources import pod_requests
 from berth.cluster.podgroups import STRUCTS
 from berth_binder.cache import Cache
+from berth_binder.decisions.partialgroups import PartialGroups, lacking
 from berth_binder.events import GroupReport, GroupState
 
 # Members come in batches: a gate says what is missing so long after it has closed, or changed.
 GATE_SECONDS: Final = 5.0
 # Until a condition is written again that the watch does not show.
 CONDITION_SECONDS: Final = 5.0
-# Members that are named.
-NAMED: Final = 8
 
 
 class GroupReports:
@@ -38,9 +36,9 @@ class GroupReports:
 
     def __init__(self, cache: Cache) -> None:
         self._cache = cache
+        self.partial = PartialGroups(cache)
         self._changed: set[GroupKey] = set(cache.groups.named)
         self._gated: dict[GroupKey, float] = {}  # when a gate is to be reported, monotonic
-        self._partial: dict[GroupKey, float | None] = {}  # when it is to be reported; None: it was
         self._whole: dict[GroupKey, float] = {}  # when a condition is to be written, unless the watch shows it
         cache.groups.notify(self._changed.add)
 
@@ -58,11 +56,13 @@ class GroupReports:
             if message := self._why_gated(key, self._cache.members_of(key)):
                 pods = self._cache.members_of(key).pending
                 yield GroupReport(GroupState.GATED, self._cache.groups.get(key), pods, message)
-        for key in _due(self._partial, now):
-            self._partial[key] = None
+        for key in self.partial.take_overdue(now):
             group, members = self._cache.groups.get(key), self._cache.members_of(key)
             if group is not None:
-                yield GroupReport(GroupState.PARTIAL, group, members.pending, _lacking(group, members))
+                was_whole = self._shows_condition(group)
+                yield GroupReport(
+                    GroupState.PARTIAL, group, members.pending, lacking(group, members), was_whole=was_whole
+                )
         for key in _due(self._whole, now):
             group = self._cache.groups.get(key)
             if group is None or self._shows_condition(group):
@@ -77,13 +77,9 @@ class GroupReports:
             self._gated.pop(key, None)
         else:
             self._gated.setdefault(key, now + GATE_SECONDS)
-        is_bound = group is not None and bool(members.bound)
-        need = 0 if group is None else members.need(group)
-        if group is None or not is_bound or not need:
-            self._partial.pop(key, None)
-        else:
-            self._partial.setdefault(key, now + group.timeout_seconds)
-        if group is not None and is_bound and not need and not self._shows_condition(group):
+        self.partial.look_at(key, group, members, now)
+        is_whole = group is not None and bool(members.bound) and not members.need(group)
+        if group is not None and is_whole and not self._shows_condition(group):
             self._whole.setdefault(key, now)
 
     def _why_gated(self, key: GroupKey, members: Members) -> str:
@@ -108,13 +104,5 @@ class GroupReports:
         return shown is None or is_scheduled(shown)
 
 
-def _due(times: dict[GroupKey, float] | dict[GroupKey, float | None], now: float) -> list[GroupKey]:
-    return [key for key, due in times.items() if due is not None and due <= now]
-
-
-def _lacking(group: PodGroup, members: Members) -> str:
-    there = len(members.bound) + members.succeeded
-    text = f"{there} of {group.minimum} members are bound"
-    names = ", ".join(pod.metadata.name for pod in islice(members.pending, NAMED))
-    more = f" and {len(members.pending) - NAMED} more" if len(members.pending) > NAMED else ""
-    return f"{text}; without a node: {names}{more}" if names else text
+def _due(times: dict[GroupKey, float], now: float) -> list[GroupKey]:
+    return [key for key, due in times.items() if due <= now]

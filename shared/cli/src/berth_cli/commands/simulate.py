@@ -40,7 +40,7 @@ app = typer.Typer()
 
 RUNNING: Final = "the running cluster"  # in messages, where files have their name
 _PLUGINS: Final = 3  # scoring plugins in a row
-_FILE_FLAGS: Final = ("--cluster", "--pods")
+_FILE_FLAGS: Final = ("--cluster", "--pods", "--load")
 
 
 class SeveralFilesCommand(TyperCommand):
@@ -79,6 +79,15 @@ Pods = Annotated[
         show_default=False,
     ),
 ]
+Load = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--load",
+        metavar="FILE...",
+        help="What the nodes use, as `kubectl get nodes.metrics.k8s.io -o json` prints it.",
+        show_default=False,
+    ),
+]
 Pending = Annotated[bool, typer.Option("--pending", help="Place the pending pods of the cluster.")]
 Config = Annotated[
     Path | None,
@@ -101,6 +110,7 @@ class _Options:
     cluster: Sequence[str]
     live: bytes | None  # a running cluster's objects, in the place of files
     pods: Sequence[str]
+    loads: Sequence[str]
     pending: bool
     independent: bool
     must_fit: bool
@@ -115,6 +125,7 @@ def simulate(  # noqa: PLR0913 - one parameter a flag, given by name
     kubeconfig: KubeconfigToRead = None,
     context: KubeContext = None,
     pods: Pods = None,
+    load: Load = None,
     pending: Pending = False,
     config: Config = None,
     algorithm_provider: Provider = None,
@@ -141,6 +152,7 @@ def simulate(  # noqa: PLR0913 - one parameter a flag, given by name
         cluster=cluster or [RUNNING],
         live=live,
         pods=pods or (),
+        loads=load or (),
         pending=pending,
         independent=independent,
         must_fit=must_fit,
@@ -172,6 +184,8 @@ def _simulate(configuration: KubeSchedulerConfiguration, options: _Options) -> b
             options.cluster,
             options.pods,
             profiles,
+            loads=options.loads,
+            live_sources={source for profile in profiles.values() for source in profile.live_sources},
             with_pending=options.pending,
             other_form=other_form,
         )
@@ -181,7 +195,7 @@ def _simulate(configuration: KubeSchedulerConfiguration, options: _Options) -> b
         raise typer.Exit(Exit.USAGE) from error
     for sentence in (*inputs.notes, *extenders_not_asked(configuration)):
         note(sentence)
-    simulation = Simulation(snapshot=inputs.snapshot, profiles=profiles, groups=inputs.groups)
+    simulation = Simulation(snapshot=inputs.snapshot, profiles=profiles)
     place = simulation.independently if options.independent else simulation.in_queue_order
     counts = _print(place(inputs.pods), options, simulation)
     for pod, problem in simulation.failures.items():

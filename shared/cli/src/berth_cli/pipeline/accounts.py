@@ -36,6 +36,7 @@ from berth.bus.topology import (
     bucket_stream,
     declared_streams,
 )
+from berth.messages.livedata import POD_FAILURES
 from berth.messages.subjects import PREFIX
 
 API: Final = "$JS.API"
@@ -245,6 +246,7 @@ _USERS: Final[Mapping[str, _Declared]] = {
         sends=(
             _publish(f"{PREFIX}.pending.>", f"{PREFIX}.dead.>"),
             _put(CLUSTER, ">"),
+            _put(FACTS, f"{POD_FAILURES.name}.>"),
             _put(CONTROL, "term.watcher", "cluster.id", BUS_ID_KEY),
             _api("STREAM.CREATE.{each}"),
             *_LOOK,

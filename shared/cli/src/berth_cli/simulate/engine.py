@@ -104,13 +104,12 @@ _LAST: Final = datetime.max.replace(tzinfo=UTC)
 class Simulation:
     """Places pods on the Snapshot. ``failures`` has the error of each pod or group for which a plugin failed.
 
-    ``groups`` has the PodGroups, and the pods of the cluster that name them. ``nominated_first``: pods whose nominated
-    node passed, so that no other node was tried.
+    The Snapshot's PodGroups have been shown the pods of the cluster that name them. ``nominated_first``: pods whose
+    nominated node passed, so that no other node was tried.
     """
 
     snapshot: Snapshot
     profiles: Mapping[str, Profile]
-    groups: PodGroups = field(default_factory=lambda: PodGroups(Snapshot()))
     failures: dict[str, str] = field(default_factory=dict)
     nominated_first: set[str] = field(default_factory=set)
 
@@ -138,7 +137,7 @@ class Simulation:
         def is_admitted(pod: Pod) -> bool:
             return pre_enqueue(self._profile(pod).pre_enqueues, pod).is_success
 
-        return units_of(list(pods), self.groups, self.profiles, is_admitted)
+        return units_of(list(pods), PodGroups.of(self.snapshot), self.profiles, is_admitted)
 
     def _decide_and_place(self, pod: Pod) -> PodReport:
         report, ranking = self._decide(pod)
@@ -174,7 +173,7 @@ class Simulation:
         if waiting.group is None or waiting.refusal:
             return waiting.report(message=waiting.refusal), _waiting_members(waiting, waiting.refusal)
         profile = self.profiles[waiting.members.profiles[0]]
-        answer = answer_of(waiting, waiting.group, self.snapshot, profile, self.groups)
+        answer = answer_of(waiting, waiting.group, self.snapshot, profile)
         if answer.plan.error:
             self.failures[str(waiting.key)] = answer.plan.error
         nodes, rejected = nodes_in(answer.plan), dict[str, str]()

@@ -151,9 +151,7 @@ def _is_ordinary(group: PodGroup, members: Members) -> bool:
     return all(group.is_ordinary(pod_requests(pod.spec).amounts) for pod in members.pending[:1])
 
 
-def answer_of(
-    waiting: WaitingGroup, group: PodGroup, snapshot: Snapshot, profile: Profile, groups: PodGroups
-) -> GroupAnswer:
+def answer_of(waiting: WaitingGroup, group: PodGroup, snapshot: Snapshot, profile: Profile) -> GroupAnswer:
     """Plan a complete group on the Snapshot, which stays as it is."""
     members = waiting.members
     question = GroupQuestion(
@@ -167,7 +165,7 @@ def answer_of(
     priority = members.priority(group)
     if found.is_found or found.error or not may_help(snapshot, priority):
         return GroupAnswer(plan=found)
-    evicting = plan_evictions(question, snapshot, profile, priority=priority, groups=groups.known)
+    evicting = plan_evictions(question, snapshot, profile, priority=priority, groups=PodGroups.of(snapshot).known)
     return GroupAnswer(plan=found, evictions=at_once(evicting))
 
 

@@ -23,9 +23,11 @@ from berth.api.workloads import Namespace, PriorityClass
 from berth.cluster.podgroups import PodGroups
 from berth.cluster.snapshot import Snapshot
 from berth.exits import UsageError
+from berth.messages.livedata import LiveSource
 from berth_cli.simulate.admission import StoredObjects, stored
 from berth_cli.simulate.defaults import scheduler_of
 from berth_cli.simulate.documents import Document, documents
+from berth_cli.simulate.loads import give_loads, loads_of
 from berth_cli.simulate.objects import (
     FoundObject,
     Identity,
@@ -67,32 +69,34 @@ class InputError(UsageError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """``groups`` has the pods of the cluster too. ``notes`` are about ignored contents of the files."""
+    """``notes`` are about ignored contents of the files."""
 
     snapshot: Snapshot
-    groups: PodGroups
     pods: tuple[Pod, ...]
     notes: tuple[str, ...]
 
 
-def read_inputs(
+def read_inputs(  # noqa: PLR0913 - the flags, by name
     cluster: Sequence[str],
     pods: Sequence[str],
     schedulers: Collection[str],
     *,
+    loads: Sequence[str] = (),
+    live_sources: Collection[LiveSource] = (),
     with_pending: bool = False,
     other_form: OtherForm | None = None,
 ) -> Inputs:
     """Read the files; ``-`` is standard input. ``with_pending``: the cluster's pending pods are placed too.
 
-    ``other_form`` is tried first on each file of the cluster.
+    ``loads`` are samples for these sources. ``other_form`` is tried first on each file of the cluster.
 
     Raises:
         InputError: with all errors in the files.
     """
-    if [*cluster, *pods].count(STDIN) > 1:
-        raise InputError([f"{STDIN}: standard input can be read once: use it in --cluster or in --pods"])
+    if [*cluster, *pods, *loads].count(STDIN) > 1:
+        raise InputError([f"{STDIN}: standard input can be read once: use it in --cluster, in --pods or in --load"])
     files = _read(cluster, pods, other_form)
+    samples = loads_of(_documents(loads, files.problems), files.problems)
     if with_pending:
         named = {one.identity for one in files.pods}
         files.why_not_placed = "no profile has their schedulerName"
@@ -100,7 +104,10 @@ def read_inputs(
         files.pods += [one for one in pending if one.identity not in named]
     to_place = _pods_to_place(_of_profiles(files, tuple(schedulers)), problems=files.problems)
     files.problems.extend(_equal_uids((*_pods(files.cluster.values()), *to_place.values())))
-    return _inputs(files, to_place)
+    inputs = _inputs(files, to_place)
+    return replace(
+        inputs, notes=(*inputs.notes, *(give_loads(inputs.snapshot, samples, live_sources) if loads else ()))
+    )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -242,7 +249,7 @@ def _inputs(files: _Files, to_place: Mapping[Identity, FoundObject[Pod]]) -> Inp
     objects = stored([one for identity, one in everything.items() if identity not in to_place], to_place.values())
     if files.cluster_is_whole:  # else objects that pods refer to may be in the unreadable part
         problems.extend(objects.problems)
-    snapshot, groups, waiting = _snapshot(objects)
+    snapshot, waiting = _snapshot(objects)
     problems.extend(_unreadable_requests(to_place.values(), objects.to_place, snapshot))
     if problems:
         raise InputError(problems)
@@ -257,19 +264,19 @@ def _inputs(files: _Files, to_place: Mapping[Identity, FoundObject[Pod]]) -> Inp
     if bound:
         notes.append(f"--cluster: {counted(bound, 'pod')} on a node and in --pods too: not counted in the cluster")
     notes.extend(f"--cluster: {odd}" for odd in snapshot.problems)
-    notes.extend(_without_groups(objects.to_place, groups))
-    return Inputs(snapshot=snapshot, groups=groups, pods=objects.to_place, notes=tuple(notes))
+    notes.extend(_without_groups(objects.to_place, PodGroups.of(snapshot)))
+    return Inputs(snapshot=snapshot, pods=objects.to_place, notes=tuple(notes))
 
 
-def _snapshot(objects: StoredObjects) -> tuple[Snapshot, PodGroups, int]:
+def _snapshot(objects: StoredObjects) -> tuple[Snapshot, int]:
     snapshot = Snapshot()
-    groups = PodGroups(snapshot)
+    groups = PodGroups.of(snapshot)
     for one in objects.others:
         _set(snapshot, one)
     for pod in objects.pods:
         if is_bound(pod) or is_finished(pod):  # others are not placed
             groups.observe(pod)
-    return snapshot, groups, sum(_set_pod(snapshot, pod) for pod in objects.pods)
+    return snapshot, sum(_set_pod(snapshot, pod) for pod in objects.pods)
 
 
 def _set(snapshot: Snapshot, one: ReadObject) -> None:

@@ -11,7 +11,17 @@ from typing import Final
 
 import msgspec
 
-from berth.api.meta import NOT_KEPT, Int32, Int64, LabelSelector, Name, ObjectMeta, SelectorRequirement, Trimmed
+from berth.api.meta import (
+    NOT_KEPT,
+    Int32,
+    Int64,
+    LabelSelector,
+    Name,
+    ObjectMeta,
+    OwnerReference,
+    SelectorRequirement,
+    Trimmed,
+)
 
 _encode: Final = msgspec.json.Encoder(order="deterministic").encode
 
@@ -298,8 +308,15 @@ class PodExtendedResourceClaimStatus(Trimmed, frozen=True, kw_only=True):
     resource_claim_name: str = ""
 
 
+class PodFailure(Trimmed, frozen=True, kw_only=True):
+    """The pod failed on its node or cannot start there: the kubelet's reason, and since when (RFC 3339)."""
+
+    reason: str
+    at: str
+
+
 class PodStatus(Trimmed, frozen=True, kw_only=True):
-    """The state of the pod, as reported by kubelet and scheduler."""
+    """The state of the pod, as reported by kubelet and scheduler. ``failure`` is berth's reading of the report."""
 
     phase: str = ""
     nominated_node_name: str = ""
@@ -307,6 +324,7 @@ class PodStatus(Trimmed, frozen=True, kw_only=True):
     conditions: list[PodCondition] | None = None
     resource_claim_statuses: list[PodResourceClaimStatus] | None = None
     extended_resource_claim_status: PodExtendedResourceClaimStatus | None = None
+    failure: PodFailure | None = None
 
 
 class Pod(Trimmed, frozen=True, kw_only=True):
@@ -396,6 +414,20 @@ def name_of(pod: Pod) -> Pod:
         resource_version=metadata.resource_version,
     )
     return Pod(metadata=named, spec=PodSpec(scheduler_name=pod.spec.scheduler_name))
+
+
+def controller_of(pod: Pod) -> OwnerReference | None:
+    """The object whose controller made the pod, such as a ReplicaSet."""
+    return next((owner for owner in pod.metadata.owner_references or () if owner.controller), None)
+
+
+_ON_ONE_NODE: Final = frozenset({"DaemonSet", "Node"})  # kinds of controllers; a static pod's is the Node
+
+
+def workload_of(pod: Pod) -> str:
+    """The uid of the pod's controller; empty if there is none, or if each of its pods has one possible node."""
+    owner = controller_of(pod)
+    return "" if owner is None or owner.kind in _ON_ONE_NODE else owner.uid
 
 
 # Unix seconds of a Binding of unknown time: never recent.

@@ -17,7 +17,7 @@ from typing import Annotated, Final, NamedTuple
 import msgspec
 
 from berth.api.meta import Int32, Name, ObjectMeta, Trimmed
-from berth.api.pod import PREEMPT_NEVER, Pod, PodCondition, Quantities, is_finished, priority_of
+from berth.api.pod import PREEMPT_NEVER, Pod, PodCondition, Quantities, controller_of, is_finished, priority_of
 from berth.api.resources import Amounts, read_amounts
 
 # The label by which pods name their group in Coscheduling's dialect.
@@ -320,7 +320,7 @@ class Members:
         for pod in pods:
             if pod.metadata.deletion_timestamp is not None:
                 continue
-            controller = _controller(pod)
+            controller = "" if (owner := controller_of(pod)) is None else owner.uid
             if is_finished(pod):
                 if pod.status.phase == "Succeeded" and controller:
                     succeeded.append(controller)
@@ -405,7 +405,3 @@ def several_profiles(names: Iterable[str]) -> str:
     """Upstream's words for a group of two profiles."""
     first, second, *_ = (f'"{name}"' for name in names)
     return f"all pods in a single pod group should have the same .spec.schedulerName set, got: {first} and {second}"
-
-
-def _controller(pod: Pod) -> str:
-    return next((owner.uid for owner in pod.metadata.owner_references or () if owner.controller), "")

@@ -15,7 +15,7 @@ need it get the reason as a condition.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import accumulate, islice
+from itertools import accumulate, chain, islice
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -35,6 +35,7 @@ from berth.api.devices import (
 from berth.api.meta import NOT_KEPT, KubernetesObject, ObjectMeta, Trimmed
 from berth.api.node import Node
 from berth.api.pod import (
+    DISRUPTION_TARGET,
     READ_CONDITIONS,
     RESIZE_PENDING,
     Affinity,
@@ -44,10 +45,12 @@ from berth.api.pod import (
     Pod,
     PodAffinity,
     PodCondition,
+    PodFailure,
     PodSpec,
     PodStatus,
     Quantities,
     ResourceRequirements,
+    unix_seconds,
 )
 from berth.api.podlimits import MOST_BYTES
 from berth.api.resources import CPU, Amounts, is_counted, is_scalar, is_sidecar, pod_requests, read_amounts
@@ -351,17 +354,35 @@ class _Actual(Trimmed, frozen=True, kw_only=True):
     requests: Quantities | None = None
 
 
+class _Waiting(Trimmed, frozen=True, kw_only=True):
+    reason: str = ""
+
+
+class _Terminated(Trimmed, frozen=True, kw_only=True):
+    finished_at: str | None = None
+
+
+class ContainerState(Trimmed, frozen=True, kw_only=True):
+    """Why a container waits, or when it ended; a running one has neither."""
+
+    waiting: _Waiting | None = None
+    terminated: _Terminated | None = None
+
+
 class ContainerStatus(Trimmed, frozen=True, kw_only=True):
-    """The allocated resources of a container, and the actual ones."""
+    """The allocated resources of a container and the actual ones, and how it fares."""
 
     name: str = ""
     allocated_resources: Quantities | None = None
     resources: _Actual | None = None
+    state: ContainerState | None = None
+    last_state: ContainerState | None = None
 
 
 class ReportedStatus(PodStatus, frozen=True, kw_only=True):
-    """A pod's status with the resources that its kubelet reports, of the containers and of the pod as a whole."""
+    """A pod's status with what its kubelet reports: the reason of a failure, resources, and how containers fare."""
 
+    reason: str = ""
     container_statuses: list[ContainerStatus] | None = None
     init_container_statuses: list[ContainerStatus] | None = None
     allocated_resources: Quantities | None = None
@@ -394,6 +415,7 @@ def with_effective_requests(pod: Pod) -> Pod:
         conditions=reported.conditions,
         resource_claim_statuses=reported.resource_claim_statuses,
         extended_resource_claim_status=reported.extended_resource_claim_status,
+        failure=None if pod.metadata.deletion_timestamp is not None else _failure_of(reported),
     )
     return Pod(metadata=pod.metadata, spec=spec, status=status, whole=pod.whole)
 
@@ -465,3 +487,51 @@ def _most(spec: Quantities | None, *reported: Quantities | None, infeasible: boo
 def _is_infeasible(status: PodStatus) -> bool:
     pending = next((each for each in status.conditions or () if each.type == RESIZE_PENDING), None)
     return pending is not None and pending.reason == _INFEASIBLE
+
+
+# Reasons of a container that waits which may be the node's fault. Not CreateContainerConfigError: a ConfigMap that is
+# missing is missing on every node.
+_CANNOT_START: Final = frozenset(
+    {"CrashLoopBackOff", "CreateContainerError", "RunContainerError", "ImagePullBackOff", "ErrImageNeverPull"}
+)
+# The reason of a pod that ran for longer than its own activeDeadlineSeconds.
+_OWN_DEADLINE: Final = "DeadlineExceeded"
+# Seconds after its start within which a pod whose containers failed has failed at once: what it runs hardly began.
+_AT_ONCE_SECONDS: Final = 60.0
+FAILED_AT_ONCE: Final = "failed at once"
+
+
+def _failure_of(reported: ReportedStatus) -> PodFailure | None:
+    """The pod's failure on its node. A terminating pod has none: its containers end with an error because of that."""
+    statuses = chain(reported.container_statuses or (), reported.init_container_statuses or ())
+    if reported.phase == "Failed":
+        return _failure_of_ended(reported, list(statuses))
+    for status in statuses:  # the hot path: of nearly all pods, no container waits
+        waiting = status.state.waiting if status.state is not None else None
+        if waiting is not None and waiting.reason in _CANNOT_START:
+            return _failure(waiting.reason, _latest_end([status]), reported.start_time)
+    return None
+
+
+def _failure_of_ended(reported: ReportedStatus, statuses: list[ContainerStatus]) -> PodFailure | None:
+    ended = _latest_end(statuses)
+    if reported.reason and reported.reason != _OWN_DEADLINE:
+        disrupted = next((each for each in reported.conditions or () if each.type == DISRUPTION_TARGET), None)
+        evicted = None if disrupted is None else disrupted.last_transition_time
+        return _failure(reported.reason, ended, evicted, reported.start_time)
+    is_at_once = unix_seconds(ended) - unix_seconds(reported.start_time) <= _AT_ONCE_SECONDS
+    if reported.reason or ended is None or reported.start_time is None or not is_at_once:
+        return None
+    return _failure(FAILED_AT_ONCE, ended)
+
+
+def _failure(reason: str, *times: str | None) -> PodFailure | None:
+    """``times``: candidates, of which the latest counts (RFC 3339 in UTC, so text order is time order)."""
+    at = max((time for time in times if time), default=None)
+    return None if at is None else PodFailure(reason=reason[:LONG], at=at)
+
+
+def _latest_end(statuses: list[ContainerStatus]) -> str | None:
+    states = [state for status in statuses for state in (status.state, status.last_state) if state is not None]
+    ends = [state.terminated.finished_at for state in states if state.terminated is not None]
+    return max((end for end in ends if end), default=None)

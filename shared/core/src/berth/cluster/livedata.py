@@ -36,7 +36,8 @@ class LiveData:
     """Live data of all nodes.
 
     ``now`` is the newest time (Unix seconds) that NATS has put on a received message. Ages are computed from it,
-    because NATS is the only clock that all services share.
+    because NATS is the only clock that all services share. ``facts_version`` increases with every fact that is written,
+    removed or ended.
     """
 
     def __init__(self, rows: Rows, columns: NodeColumns) -> None:
@@ -47,6 +48,7 @@ class LiveData:
         # By source and node, the fact written longest ago first. The first of a dict is slow to find after removals.
         self._written: OrderedDict[tuple[str, str], _Written] = OrderedDict()
         self._fact_bytes = 0
+        self.facts_version = 0
         self.now = 0.0
 
     def copied(self, rows: Rows, columns: NodeColumns) -> LiveData:
@@ -56,6 +58,7 @@ class LiveData:
         copy._samples = {query: samples.copied(rows, columns) for query, samples in self._samples.items()}
         copy._facts = {source: facts.copy() for source, facts in self._facts.items()}
         copy._written, copy._fact_bytes = self._written.copy(), self._fact_bytes
+        copy.facts_version = self.facts_version
         return copy
 
     def observe_time(self, now: float) -> None:
@@ -94,6 +97,7 @@ class LiveData:
         """``None`` removes the node's fact. ``stored_at``: by NATS's clock, in Unix seconds."""
         self._remove_fact(source, node)
         if fact is not None:
+            self.facts_version += 1
             self._facts.setdefault(source, {})[node] = fact
             size = memoryview(fact).nbytes + len(node)
             # A new leader of the stream may have a clock that is behind. Facts before this one must not outlive it.
@@ -115,6 +119,7 @@ class LiveData:
     def _remove_fact(self, source: str, node: str) -> None:
         if (written := self._written.pop((source, node), None)) is None:
             return
+        self.facts_version += 1
         self._fact_bytes -= written.size
         of_source = self._facts[source]
         del of_source[node]

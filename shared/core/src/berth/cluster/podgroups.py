@@ -47,6 +47,11 @@ class PodGroups:
         self._follow(snapshot.objects(CoschedulingPodGroup), of_coscheduling)
         self._follow(snapshot.objects(UpstreamPodGroup), of_upstream)
 
+    @staticmethod
+    def of(snapshot: Snapshot) -> PodGroups:
+        """Those of the Snapshot, made once."""
+        return snapshot.derived(PodGroups, lambda: PodGroups(snapshot))
+
     def get(self, key: GroupKey) -> PodGroup | None:
         return self._groups.get(key)
 

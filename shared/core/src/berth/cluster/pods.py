@@ -53,6 +53,7 @@ class Trait(IntFlag):
     VOLUMES = auto()  # of a type that plugins read
     SELECTED = auto()  # it has an owner, or its namespace has a Service
     PLACED_AFFINITY = auto()  # some placed pod has affinity or anti-affinity
+    GROUPED = auto()  # it names a PodGroup
     # In the nodes: equal for all pods until a node changes.
     CORDONED_NODE = auto()  # some node is unschedulable
 

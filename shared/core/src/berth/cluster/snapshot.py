@@ -20,8 +20,10 @@ from berth.api.devices import DeviceClass
 from berth.api.meta import ObjectMeta
 from berth.api.node import Node
 from berth.api.pod import Pod
+from berth.api.podgroups import group_of
 from berth.api.workloads import Namespace, Service
 from berth.cluster.columns import HostPorts, LabelColumn, NodeColumns, Rows
+from berth.cluster.groupmembers import GroupMembers
 from berth.cluster.images import Images
 from berth.cluster.livedata import LiveData
 from berth.cluster.pods import (
@@ -177,6 +179,7 @@ PODS_UPDATED: Final = 4
 # Plain numbers, because operations on an IntFlag cost a microsecond.
 _VOLUMES: Final = int(Trait.VOLUMES)
 _SELECTED: Final = int(Trait.SELECTED)
+_GROUPED: Final = int(Trait.GROUPED)
 _PLACED_AFFINITY: Final = int(Trait.PLACED_AFFINITY)
 _CORDONED_NODE: Final = int(Trait.CORDONED_NODE)
 
@@ -210,6 +213,7 @@ class Snapshot:
         self.images = Images()  # images by row
         self.host_ports = HostPorts()  # taken ports by row
         self.pod_volumes = PodVolumes()  # pods with volumes by row
+        self.group_members = GroupMembers()  # members of PodGroups by row
         self.live = LiveData(self.rows, self.columns)  # live data of nodes
         self.problems: deque[str] = deque(maxlen=_MAX_PROBLEMS)  # the latest values that could not be parsed
         self.version = 0  # increases with every change of a row; an attribute, because every cycle compares it
@@ -239,6 +243,7 @@ class Snapshot:
         copy.groups = self.groups.copied(copy.labels_of_namespace, self.columns.capacity)
         copy.images, copy.host_ports = self.images.copied(), self.host_ports.copied()
         copy.pod_volumes = self.pod_volumes.copied()
+        copy.group_members = self.group_members.copied()
         copy.live = self.live.copied(copy.rows, copy.columns)
         copy._classes, copy.class_of = self._classes, self.class_of
         copy._nodes, copy._placed = self._nodes.copy(), self._placed.copy()
@@ -307,6 +312,8 @@ class Snapshot:
             if self._shared:
                 self._unshare(row)
             self._placed[uid] = self._on_row[row][uid] = placed
+            self.group_members.count(before.pod, row, -1)
+            self.group_members.count(kept, row, 1)
             if before.group is not group:  # at the latest when the API server adds the node's zone to a bound pod
                 self.groups.count(before.group, row, -1)
                 self.groups.count(group, row, 1)
@@ -385,6 +392,8 @@ class Snapshot:
         traits: int = self._classes.of(pod).traits | self.traits_of_nodes
         if pod.spec.volumes and any(map(has_source, pod.spec.volumes)):
             traits |= _VOLUMES
+        if group_of(pod) is not None:
+            traits |= _GROUPED
         if pod.metadata.owner_references or self.objects(Service).in_namespace(pod.metadata.namespace):
             traits |= _SELECTED
         return traits | _PLACED_AFFINITY if self.groups.have_any_terms else traits
@@ -507,6 +516,7 @@ class Snapshot:
         self.host_ports.count(placed.pod_class.host_ports, placed.row, by)
         self.groups.count(placed.group, placed.row, by)
         self.pod_volumes.count(placed.pod, placed.row, by)
+        self.group_members.count(placed.pod, placed.row, by)
         self.version = self._changes.add(placed.row, PODS)
 
     def _restore(self, before: Mapping[str, tuple[PlacedPod | None, str | None]]) -> None:

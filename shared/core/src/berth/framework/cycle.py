@@ -320,6 +320,9 @@ def _rank(cycle: _Cycle, attempt: Attempt) -> Ranking:
             cycle.options.extension.diagnose(passed, snapshot, diagnosis)
         return _none_feasible(cycle, diagnosis, diagnosis.message(), cached.columns)
     nominated = _nominated(cycle, feasible)
+    if nominated is None and cycle.found.preferred is not None and (feasible.mask & cycle.found.preferred).any():
+        feasible.mask = feasible.mask & cycle.found.preferred
+        count = int(np.count_nonzero(feasible.mask))
     nodes, evaluated = _found(cycle, feasible, count) if nominated is None else (nominated, 1)
     candidates = _candidates(cycle, nodes, attempt)
     return Ranking(

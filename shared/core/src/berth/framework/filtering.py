@@ -42,6 +42,7 @@ class PreFiltered:
     ``left_out``: the plugins that have nothing to do for the pod; ``skipped``: also those that returned Skip.
     ``ended_by``: the plugin at which PreFilter ended, if it rejected the pod or left no node.
     ``nodes`` are the only nodes that can be feasible, by the plugins in ``restricting``; None means all nodes.
+    ``preferred``: bool[rows], of the feasible nodes those that are taken if there are any; None for all.
     """
 
     state: CycleState
@@ -51,10 +52,13 @@ class PreFiltered:
     restricting: list[str] = field(default_factory=list)
     rejection: Status | None = None
     ended_by: str = ""
+    preferred: Mask | None = None
 
     def add(self, plugin: str, answer: PreFilterResult) -> None:
         """Combine one plugin's answer with the earlier ones."""
         code = answer.status.code
+        if answer.preferred is not None:
+            self.preferred = answer.preferred
         if code is Code.SKIP:
             self.skipped.add(plugin)
         elif code is not Code.SUCCESS:

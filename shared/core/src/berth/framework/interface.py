@@ -170,10 +170,14 @@ class EnqueueExtensions(Plugin):
 
 @dataclass(frozen=True, slots=True)
 class PreFilterResult:
-    """``nodes``: the only nodes by name that can be feasible; None for all."""
+    """``nodes``: the only nodes by name that can be feasible; None for all.
+
+    ``preferred``: bool[rows], nodes of which one is taken if one is feasible; others only if none is.
+    """
 
     status: Status = SUCCESS
     nodes: frozenset[str] | None = None
+    preferred: Mask | None = None
 
 
 PRE_FILTER_SKIPPED: Final = PreFilterResult(SKIP)  # the answer of most plugins for most pods

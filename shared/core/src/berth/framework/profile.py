@@ -9,8 +9,8 @@ where the last pod's search ended, so that every node is scored in turn.
 # mypy: disable-error-code="type-abstract"
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import Any, Final, Protocol, TypeVar
@@ -182,6 +182,8 @@ class Profile:
     percentage_of_nodes_to_score: int = EVERY_NODE
     search: NodeSearch = field(default_factory=NodeSearch)
     extenders: tuple[ExtenderConfiguration, ...] = ()  # called by the caller of a cycle
+    # Filters that the file does not name. They keep pods that come one by one to what their group is promised.
+    in_every_profile: tuple[Plugin, ...] = ()
     requeueing: Mapping[str, Plugin] = field(init=False)  # the plugins that can reject a pod, by name
     # Events by plugin; None for a plugin without EnqueueExtensions.
     event_hints: Mapping[str, Sequence[EventHint] | None] = field(init=False)
@@ -250,6 +252,13 @@ class Profile:
             if isinstance(score.plugin, SpreadingPlugin) and score.weight > MAX_SCORE * (of_all - score.weight):
                 self.spreading = score.plugin
                 break
+
+    @cached_property
+    def of_plans(self) -> Profile:
+        """The profile for plans of whole groups, which choose a domain before they place members."""
+        pre_filters = tuple(plugin for plugin in self.pre_filters if plugin not in self.in_every_profile)
+        filters = tuple(plugin for plugin in self.filters if plugin not in self.in_every_profile)
+        return replace(self, pre_filters=pre_filters, filters=filters)
 
     def left_out(self, traits: int) -> frozenset[str]:
         """The plugins that have nothing to do for a pod with these traits (``Plugin.only_for``)."""
@@ -331,11 +340,18 @@ class Profile:
             plugin.timing = timing
 
 
-def build_profiles(configuration: KubeSchedulerConfiguration, registry: Mapping[str, Factory]) -> dict[str, Profile]:
-    """A profile for each scheduler name of a valid configuration."""
+def build_profiles(
+    configuration: KubeSchedulerConfiguration,
+    registry: Mapping[str, Factory],
+    in_every_profile: Sequence[Callable[[], Plugin]] = (),
+) -> dict[str, Profile]:
+    """A profile for each scheduler name of a valid configuration.
+
+    ``in_every_profile``: makers of filters that no file can name or leave out.
+    """
     search = NodeSearch()
     return {
-        profile.scheduler_name: build_profile(profile, registry, search, configuration.extenders)
+        profile.scheduler_name: build_profile(profile, registry, search, configuration.extenders, in_every_profile)
         for profile in configuration.profiles
     }
 
@@ -345,6 +361,7 @@ def build_profile(
     registry: Mapping[str, Factory],
     search: NodeSearch | None = None,
     extenders: tuple[ExtenderConfiguration, ...] = (),
+    in_every_profile: Sequence[Callable[[], Plugin]] = (),
 ) -> Profile:
     """Build each plugin once, however many points it has; ``search`` is shared with other profiles."""
     lists = configuration.plugins
@@ -352,16 +369,17 @@ def build_profile(
     plugins = {name: registry[name].build(configuration.args.get(name)) for name in names}
 
     def at(point: Point, kind: type[P]) -> tuple[P, ...]:
-        found = (plugins[ref.name] for ref in lists.get(point, ()))
-        return tuple(plugin for plugin in found if isinstance(plugin, kind))
+        return _of_kind(kind, (plugins[ref.name] for ref in lists.get(point, ())))
 
     (queue_sort,) = at(Point.QUEUE_SORT, QueueSortPlugin)
+    # Before the file's plugins: the first filter that rejects a node gives its reasons, and these explain the most.
+    always = [make() for make in in_every_profile]
     return Profile(
         scheduler_name=configuration.scheduler_name,
         queue_sort=queue_sort,
         pre_enqueues=at(Point.PRE_ENQUEUE, PreEnqueuePlugin),
-        pre_filters=at(Point.PRE_FILTER, PreFilterPlugin),
-        filters=at(Point.FILTER, FilterPlugin),
+        pre_filters=(*_of_kind(PreFilterPlugin, always), *at(Point.PRE_FILTER, PreFilterPlugin)),
+        filters=(*_of_kind(FilterPlugin, always), *at(Point.FILTER, FilterPlugin)),
         post_filters=at(Point.POST_FILTER, PostFilterPlugin),
         pre_scores=at(Point.PRE_SCORE, PreScorePlugin),
         scores=_weighted(lists.get(Point.SCORE, ()), plugins),
@@ -373,7 +391,12 @@ def build_profile(
         percentage_of_nodes_to_score=configuration.percentage_of_nodes_to_score,
         search=search or NodeSearch(),
         extenders=extenders,
+        in_every_profile=tuple(always),
     )
+
+
+def _of_kind(kind: type[P], plugins: Iterable[Plugin]) -> tuple[P, ...]:
+    return tuple(plugin for plugin in plugins if isinstance(plugin, kind))
 
 
 def _weighted(refs: Sequence[PluginRef], plugins: Mapping[str, Plugin]) -> tuple[WeightedScore, ...]:

@@ -7,6 +7,7 @@ may hold all members is tried first, so that large domains stay whole.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -18,6 +19,7 @@ from berth.api.pod import Pod
 from berth.api.resources import CPU, counted
 from berth.api.selectors import AffinityTermKind, PodSelector
 from berth.cluster.columns import ABSENT
+from berth.cluster.groupmembers import home_domain
 from berth.cluster.nodes import Amount, Mask
 from berth.cluster.snapshot import Snapshot
 from berth.cluster.topologycounts import LabelItems, label_items
@@ -267,22 +269,9 @@ def _still_asked(question: GroupQuestion, snapshot: Snapshot) -> dict[str, int]:
 def _home(
     question: GroupQuestion, snapshot: Snapshot, codes: npt.NDArray[np.int32], names: Sequence[str], key: str
 ) -> tuple[int | None, str]:
-    """The domain of the bound members, the one with most of them; None without one. And what is odd about it."""
-    counts: dict[int, int] = {}
-    for uid in question.bound:
-        placed = snapshot.placed(uid)
-        if placed is not None:
-            code = int(codes[placed.row])
-            counts[code] = counts.get(code, 0) + 1
-    outside = counts.pop(ABSENT, 0)
-    notes = [f"{outside} bound members are on nodes without the label {key}"] if outside else []
-    if not counts:
-        return None, "; ".join(notes)
-    home = min(counts, key=lambda code: (-counts[code], names[code]))
-    if len(counts) > 1:
-        listed = ", ".join(f"{counts[code]} in {names[code]}" for code in sorted(counts, key=lambda code: names[code]))
-        notes.append(f"its bound members are in {len(counts)} domains of {key}: {listed}")
-    return home, "; ".join(notes)
+    """As of ``home_domain``, of the members that the message names as bound."""
+    rows = Counter(placed.row for uid in question.bound if (placed := snapshot.placed(uid)) is not None)
+    return home_domain(rows, codes, names, key)
 
 
 def _selects_all(selector: PodSelector, members: Iterable[Pod], snapshot: Snapshot) -> bool:

@@ -89,7 +89,7 @@ def plan_evictions(  # noqa: PLR0913 - the question, the cluster, and the clock
     copy = snapshot.copied()
     for uid in absent:
         copy.remove_pod(uid)
-    dry_run = _DryRun(question, copy, profile, priority, groups)
+    dry_run = _DryRun(question, copy, profile.of_plans, priority, groups)
     try:
         for _ in dry_run.run():
             if not may_continue():

@@ -49,7 +49,7 @@ def plan(
     From the first time on it works on a copy. The Snapshot is as before whenever this yields or returns. Groups with
     devices are planned in one piece, because a copy has no assumed devices. Raises no exception.
     """
-    workspace = Workspace(snapshot, profile, question.attempt)
+    workspace = Workspace(snapshot, profile.of_plans, question.attempt)
     workspace.begin(question.members)
     planner = Planner(question, workspace)
     may_detach = not claims_devices(question, snapshot)

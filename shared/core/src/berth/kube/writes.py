@@ -172,14 +172,13 @@ async def bind(  # noqa: PLR0913 - the pod, its state, the node
 REFUSED: Final = "EvictionRefused"
 
 
-async def mark_victim(client: KubeClient, victim: Pod, *, scheduler_name: str, time: datetime) -> Response:
+async def mark_victim(client: KubeClient, victim: Pod, *, why: str, time: datetime) -> Response:
     """Set the condition DisruptionTarget before the pod is evicted.
 
     Raises:
         ApiUnreachableError: no answer; it may have been set.
     """
-    message = f"{scheduler_name}: preempting to accommodate a higher priority pod"
-    condition = PodCondition(type=DISRUPTION_TARGET, status="True", reason=PREEMPTION_BY_SCHEDULER, message=message)
+    condition = PodCondition(type=DISRUPTION_TARGET, status="True", reason=PREEMPTION_BY_SCHEDULER, message=why)
     return await _set_condition(client, victim, condition, time)
 
 

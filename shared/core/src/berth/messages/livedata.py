@@ -17,7 +17,7 @@ from msgspec.structs import astuple
 
 from berth.decoding import check_size, decode_json, decoding
 from berth.errors import DecodeError
-from berth.messages.attempts import Versioned, decode_versioned, encode
+from berth.messages.attempts import Time, Versioned, decode_versioned, encode
 
 BANDWIDTH: Final = "bandwidth"
 
@@ -34,6 +34,10 @@ class LiveSource:
 
     bucket: LiveBucket
     name: str
+
+
+# The only facts that berth writes itself: the watcher, for the plugin NodeFailures.
+POD_FAILURES: Final = LiveSource(bucket=FACTS, name="pod-failures")
 
 
 class MeasuredUsage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -127,6 +131,35 @@ def decode_fact(data: bytes) -> msgspec.Raw:
     """
     check_size(data, "a fact", most=FACT_BYTES)
     return msgspec.Raw(bytes(decode_json(_raw, data, "a fact")))
+
+
+class WorkloadFailure(msgspec.Struct, frozen=True, kw_only=True):
+    """The last failure of a workload on a node: the pod (``namespace/name``), the kubelet's reason, and when."""
+
+    pod: str
+    reason: str
+    at: Time
+
+
+class FailuresOnNode(Versioned, frozen=True, kw_only=True):
+    """The fact ``pod-failures.<node>``: the workloads that failed there of late, by their controllers' uids.
+
+    A plugin takes a failure's age from ``written_at``, so that all services and every replay agree on it. The watcher
+    writes the fact again when an age reaches a time that a profile's arguments name.
+    """
+
+    written_at: Time
+    workloads: dict[str, WorkloadFailure]
+
+
+def decode_failures(data: bytes | msgspec.Raw) -> FailuresOnNode:
+    """Read a value.
+
+    Raises:
+        UnknownSchemaError: of another schema.
+        DecodeError: malformed in any other way.
+    """
+    return decode_versioned(bytes(data), FailuresOnNode, "failures on a node")
 
 
 def utc_time(seconds: float) -> datetime:

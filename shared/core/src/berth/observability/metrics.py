@@ -73,6 +73,7 @@ GaugeName = Literal[
     "berth_proposals",
     "berth_reservations",
     "berth_bindings_in_flight",
+    "berth_group_partial",
     "berth_sampled_nodes",
     "berth_sample_age_seconds",
     "berth_sample_maximum_age_seconds",
@@ -336,6 +337,9 @@ METRICS: Final[dict[str, Metric]] = {
     "berth_bindings_in_flight": Metric(
         kind="gauge",
         meaning="Requests for pods without an answer yet: Bindings, reads, voids, evictions, writes before a Binding.",
+    ),
+    "berth_group_partial": Metric(
+        kind="gauge", meaning="PodGroups of which a part is bound, and too little, for longer than their timeout."
     ),
     "berth_bindings_total": Metric(
         kind="counter", labels=("code",), meaning="Answers to Bindings, by HTTP status; none when no answer came."

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from berth.framework.interface import Plugin
 from berth.plugins import (
     defaultbinder,
     imagelocality,
@@ -18,7 +19,7 @@ from berth.plugins import (
     schedulinggates,
     tainttoleration,
 )
-from berth.plugins.additional import freecapacity, nodelabel, nodeready, tenantspread
+from berth.plugins.additional import freecapacity, nodefailures, nodelabel, nodeready, tenantspread
 from berth.plugins.defaultpreemption import plugin as defaultpreemption
 from berth.plugins.dynamicresources import plugin as dynamicresources
 from berth.plugins.factory import PluginFactory
@@ -26,6 +27,7 @@ from berth.plugins.interpodaffinity import plugin as interpodaffinity
 from berth.plugins.nodeload import koordinator, trimaran
 from berth.plugins.nodeload import plugin as nodeload
 from berth.plugins.noderesources import balancedallocation, fit
+from berth.plugins.podgrouptopology import PodGroupTopology
 from berth.plugins.podtopologyspread import plugin as podtopologyspread
 from berth.plugins.volumes import nodevolumelimits, volumerestrictions, volumezone
 from berth.plugins.volumes.volumebinding import plugin as volumebinding
@@ -57,6 +59,7 @@ BUILT_IN: Final[Mapping[str, PluginFactory]] = {
     "LoadAwareScheduling": koordinator.FACTORY,
     "TargetLoadPacking": trimaran.PACKING_FACTORY,
     "LoadVariationRiskBalancing": trimaran.BALANCING_FACTORY,
+    "NodeFailures": nodefailures.FACTORY,
     "NodeReady": nodeready.FACTORY,
     "NodeScoreLabel": nodelabel.NODE_SCORE_LABEL_FACTORY,
     "NodeFilterLabel": nodelabel.NODE_FILTER_LABEL_FACTORY,
@@ -64,3 +67,6 @@ BUILT_IN: Final[Mapping[str, PluginFactory]] = {
     "TenantSpread": tenantspread.FACTORY,
     "DefaultBinder": defaultbinder.FACTORY,
 }
+
+# Filters of every profile: what groups are promised is not left to a file.
+IN_EVERY_PROFILE: Final[Sequence[Callable[[], Plugin]]] = (PodGroupTopology,)

@@ -11,7 +11,7 @@ from berth.api.config.configuration import KubeSchedulerConfiguration
 from berth.api.config.load import ConfigurationError
 from berth.api.config.presets import DEFAULT_NAME
 from berth.framework.profile import Profile, build_profiles
-from berth.plugins.registry import BUILT_IN
+from berth.plugins.registry import BUILT_IN, IN_EVERY_PROFILE
 from berth.profiles.installed import PluginBuildError, RegistryError, installed_plugins, known_plugins
 from berth.settings.file import file_values, read_file
 from berth.settings.presets import preset
@@ -69,4 +69,4 @@ def profiles_of(
     Raises:
         PluginBuildError: a plugin cannot be created.
     """
-    return build_profiles(configuration, known_plugins(deadline, configuration.release))
+    return build_profiles(configuration, known_plugins(deadline, configuration.release), IN_EVERY_PROFILE)

@@ -466,7 +466,7 @@ class View:
         self.positions = Positions()
         self.undecodable = 0
         self._mirror = MirroredSnapshot(self.snapshot)
-        self.groups = PodGroups(self.snapshot)  # without their pods
+        self.groups = PodGroups.of(self.snapshot)  # without their pods
         self._ranked = self._missed = self._pending = 0
         self._expired: deque[str] = deque(maxlen=EXPIRED_NAMED)  # since the last ranking
         self._server_time: datetime | None = None

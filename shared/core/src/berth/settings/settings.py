@@ -273,6 +273,10 @@ class Settings:
     allow_other_scheduler: Annotated[bool, readers.boolean] = False
     """True: the watcher leads beside a live scheduler of the same pods, with a warning; a node may then get two pods of
     which one fits. False: the watcher waits until that scheduler has ended."""
+    partial_groups: Annotated[Literal["keep", "evict"], readers.choice(("keep", "evict"))] = "keep"
+    """What the binder does with a PodGroup of which a part is bound for longer than its timeout, and a minute. keep: it
+    says so. evict: it also evicts what is bound of groups that it has begun itself and never seen whole, one a
+    minute."""
     shadow: Annotated[str | None, readers.shadow_name] = None
     """Makes a scorer a shadow of this name, up to 63 lower-case letters, digits and `-`. None: a live scorer."""
     ready_file: Annotated[Path | None, readers.path] = None

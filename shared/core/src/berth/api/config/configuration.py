@@ -105,7 +105,7 @@ class KubeSchedulerConfiguration:
     extenders: tuple[ExtenderConfiguration, ...] = ()  # in the order of questions: ignorable ones come last
     release: str = "1.36"  # Kubernetes release of the plugins: an older preset's, or the current
     digest: str = ""  # 12 hexadecimal digits of a hash of the loaded file; sent in messages
-    converted: tuple[str, ...] = ()  # conversions from an older version, a sentence each, for ``berth config check``
+    converted: tuple[str, ...] = ()  # what is done otherwise than written, a sentence each, for people
     ignored: tuple[str, ...] = ()  # paths of fields without effect here, for ``berth config check``
     is_partial: bool = False  # the reader knows few plugins, and profiles lack the others
     built_in: frozenset[str] = frozenset()  # berth's own plugins; /configz hides others' arguments, which may be secret

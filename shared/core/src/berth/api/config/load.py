@@ -14,6 +14,7 @@ from berth.api.config.configuration import (
     ClientConnection,
     KubeSchedulerConfiguration,
     LeaderElection,
+    ProfileConfiguration,
 )
 from berth.api.config.decode import Problems, parse_yaml, read_struct
 from berth.api.config.extenders import complete_extenders, without_ignored_resources
@@ -22,6 +23,7 @@ from berth.api.config.types import (
     API_GROUP,
     API_VERSION,
     KIND,
+    Args,
     File,
     FileClientConnection,
     FileLeaderElection,
@@ -87,7 +89,16 @@ def _read(document: dict[str, object], plugged: PluginSetting, problems: Problem
     configuration = _complete(file, plugged, problems)
     if problems:
         return None
-    return replace(configuration, digest=_digest(document, plugged.preset), converted=tuple(conversion.done))
+    remarks = (remark for index, profile in enumerate(configuration.profiles) for remark in _remarks(profile, index))
+    return replace(
+        configuration, digest=_digest(document, plugged.preset), converted=(*conversion.done, *dict.fromkeys(remarks))
+    )
+
+
+def _remarks(profile: ProfileConfiguration, index: int) -> Iterator[str]:
+    for name, args in profile.args.items():
+        if isinstance(args, Args):
+            yield from (f"profiles[{index}].pluginConfig ({name}): {remark}" for remark in args.remarks())
 
 
 def _check_identity(document: dict[str, object], problems: Problems) -> None:

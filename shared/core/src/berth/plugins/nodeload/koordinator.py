@@ -13,19 +13,22 @@ It differs where theirs is wrong or berth knows less:
 - What koord-prod uses is the node's use, divided by the estimates of its pods that samples show; with
   ``prodUsageIncludeSys`` at least what other pods are not estimated to use.
 - Reasons are berth's own; evictions are not tried, because they change no sample.
-- Annotations of nodes and pods are not read: ``usage-thresholds``, ``raw-allocatable``.
+- ``estimatedSecondsAfterInitialized`` counts from the Binding too; the longer of both times counts.
+- Annotations of nodes are not read: ``usage-thresholds``, ``raw-allocatable``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from typing import ClassVar, Final
 
+import msgspec
 import numpy as np
 
 from berth.api.config.nodeload.args import factors_of
 from berth.api.config.nodeload.koordinator import (
+    MOST_SECONDS,
     NAME,
     POINTS,
     LoadAwareSchedulingArgs,
@@ -38,11 +41,12 @@ from berth.api.config.nodeload.koordinator import (
     validate,
     weights_of,
 )
-from berth.api.config.nodeload.queries import MEASURED, LoadReading, MeasuredResource
+from berth.api.config.nodeload.queries import MEASURED, LoadReading, MeasuredResource, by_resource
 from berth.api.pod import Pod
 from berth.cluster.nodes import Nodes
 from berth.cluster.pods import PlacedPod
 from berth.cluster.snapshot import Snapshot
+from berth.decoding import MALFORMED
 from berth.framework.status import CycleState
 from berth.plugins.factory import PluginFactory
 from berth.plugins.nodeload.estimates import ClassEstimates, Estimate, scaled
@@ -65,6 +69,20 @@ _REQUESTED: Final[Mapping[str, Mapping[MeasuredResource, str]]] = {
 }
 
 
+# Annotations of pods, read if ``allowCustomizeEstimation`` is set: percent by resource as JSON, and whole seconds.
+FACTORS: Final = "scheduling.koordinator.sh/load-estimated-scaling-factors"
+SECONDS_AFTER_SCHEDULED: Final = "scheduling.koordinator.sh/load-estimated-seconds-after-pod-scheduled"
+SECONDS_AFTER_INITIALIZED: Final = "scheduling.koordinator.sh/load-estimated-seconds-after-initialized"
+_MOST_CHARACTERS: Final = 256  # of such an annotation
+_MOST_PERCENT: Final = 1000
+_DIGITS: Final = 10
+# Kept estimates by class and factors, because each pod may have other annotations.
+_MOST_ESTIMATES: Final = 256
+
+Factors = tuple[tuple[MeasuredResource, int], ...]
+_decode_factors: Final = msgspec.json.Decoder(dict[str, int]).decode
+
+
 class LoadAwareScheduling(LoadScore):
     """Prefers nodes with much unused CPU and memory, as Koordinator's plugin does."""
 
@@ -75,7 +93,8 @@ class LoadAwareScheduling(LoadScore):
         self._weights = weights_of(args)
         self._dominant = args.dominant_resource_weight
         factors = factors_of(args.estimated_scaling_factors)
-        self._estimates = {name: ClassEstimates(scaled(factors, _REQUESTED.get(name))) for name in ("", BATCH, MID)}
+        self._factors: Factors = tuple(factors.items())
+        self._estimates: dict[tuple[str, Factors], ClassEstimates] = {}  # by class and factors
         self.resources = MEASURED if self._dominant else tuple(self._weights)
         self.live_sources = frozenset(map(source_of, readings_of(args)))
 
@@ -106,9 +125,13 @@ class LoadAwareScheduling(LoadScore):
         loads.refresh()
         return loads
 
-    @property
-    def _hold_seconds(self) -> float:
-        return float(self._args.estimated_seconds_after_pod_scheduled)
+    def _hold_seconds(self, pod: Pod) -> float:
+        scheduled = self._args.estimated_seconds_after_pod_scheduled
+        initialized = self._args.estimated_seconds_after_initialized
+        if self._args.allow_customize_estimation and pod.metadata.annotations:
+            scheduled = annotated_seconds(pod, SECONDS_AFTER_SCHEDULED, scheduled)
+            initialized = annotated_seconds(pod, SECONDS_AFTER_INITIALIZED, initialized)
+        return float(max(scheduled, initialized))
 
     def _of_placed(self, placed: PlacedPod) -> Estimate:
         return self._of(placed.pod).of(placed.pod_class)
@@ -117,8 +140,16 @@ class LoadAwareScheduling(LoadScore):
         return self._of(pod).of(state.pod_class)
 
     def _of(self, pod: Pod) -> ClassEstimates:
-        name = priority_class(pod)
-        return self._estimates[name if name in self._estimates else ""]
+        name, factors = priority_class(pod), self._factors
+        if self._args.allow_customize_estimation and pod.metadata.annotations:
+            factors = tuple({**dict(factors), **annotated_factors(pod)}.items())
+        key = (name if name in _REQUESTED else "", factors)
+        known = self._estimates.get(key)
+        if known is None:
+            if len(self._estimates) >= _MOST_ESTIMATES:
+                self._estimates.clear()
+            known = self._estimates[key] = ClassEstimates(scaled(dict(factors), _REQUESTED.get(name)))
+        return known
 
     def points(self, pod: Pod, nodes: Nodes, loads: Loads) -> Amount:
         free = {resource: _least_used(loads, resource) for resource in loads.used}
@@ -167,7 +198,7 @@ class ProdLoads(NodeLoads):
         reading: LoadReading,
         estimate: PodEstimate,
         *,
-        hold_seconds: float,
+        hold_seconds: Callable[[Pod], float],
         include_sys: bool,
     ) -> None:
         def of_prod(placed: PlacedPod) -> Estimate | None:
@@ -191,6 +222,23 @@ class ProdLoads(NodeLoads):
         if self._include_sys:
             amount = np.maximum(amount, whole.amount - (of_all - of_prod))
         return replace(whole, amount=amount)
+
+
+def annotated_factors(pod: Pod) -> dict[MeasuredResource, int]:
+    """The pod's own percents by resource; none of an annotation that cannot be read, as in Koordinator."""
+    text = (pod.metadata.annotations or {}).get(FACTORS, "")
+    try:
+        given = _decode_factors(text) if 0 < len(text) <= _MOST_CHARACTERS else {}
+    except MALFORMED:
+        return {}
+    return by_resource({name: percent for name, percent in given.items() if 0 <= percent <= _MOST_PERCENT})
+
+
+def annotated_seconds(pod: Pod, annotation: str, otherwise: int) -> int:
+    """The pod's own seconds; ``otherwise`` without any, or if they are no number of 0 up to a day."""
+    text = (pod.metadata.annotations or {}).get(annotation, "")
+    is_number = text.isascii() and text.isdecimal() and len(text) < _DIGITS
+    return int(text) if is_number and int(text) <= MOST_SECONDS else otherwise
 
 
 def priority_class(pod: Pod) -> str:

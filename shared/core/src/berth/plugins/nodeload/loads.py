@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from berth.api.config.nodeload.queries import MEASURED, LoadReading, MeasuredResource
+from berth.api.pod import Pod
 from berth.cluster.columns import grown
 from berth.cluster.livedata import SampleColumns
 from berth.cluster.pods import PlacedPod
@@ -63,8 +64,14 @@ class NodeLoads:
     """The load of all nodes by one reading; up to date after :meth:`refresh`."""
 
     def __init__(
-        self, snapshot: Snapshot, reading: LoadReading, estimate: PodEstimate, *, hold_seconds: float = 0.0
+        self,
+        snapshot: Snapshot,
+        reading: LoadReading,
+        estimate: PodEstimate,
+        *,
+        hold_seconds: Callable[[Pod], float] = lambda _: 0.0,
     ) -> None:
+        """``hold_seconds``: for how long the estimate of a pod does not fade."""
         self._snapshot = snapshot
         self._statistic = reading.statistic
         self._token = reading.query.token  # computed by each call
@@ -131,7 +138,7 @@ class NodeLoads:
         """The share (0..1) of the pod's use that its node's sample lacks."""
         if placed.bound_at is None:
             return 1.0
-        since = float(self._as_of[placed.row]) - self._hold - placed.bound_at
+        since = float(self._as_of[placed.row]) - self._hold(placed.pod) - placed.bound_at
         return min(1.0, max(0.0, 1 - since / self._range))
 
     def measured(self, resource: MeasuredResource) -> Measured:

@@ -1,12 +1,12 @@
 """LoadAwareSchedulingArgs, the arguments of Koordinator's plugin LoadAwareScheduling.
 
 Fields and defaults are Koordinator's (pkg/scheduler/apis/config/v1), for its files to be taken as they are. What berth
-cannot do is refused with a sentence.
+does otherwise is said in a sentence when the file is loaded (``remarks``); what is an error there is one here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Final
 
@@ -29,7 +29,7 @@ POINTS: Final = (Point.PRE_FILTER, Point.FILTER, Point.SCORE, Point.RESERVE)
 
 _DEFAULT_THRESHOLDS: Final[Mapping[str, int]] = {"cpu": 65, "memory": 95}
 _DEFAULT_EXPIRATION: Final = 180
-_MOST_SECONDS: Final = 86_400  # a day, as the longest range
+MOST_SECONDS: Final = 86_400  # a day, as the longest range
 # The means of a NodeMetric cover 5 minutes, its percentiles at most 30 (Koordinator's pkg/util/sloconfig).
 _AVERAGE_RANGE: Final = timedelta(minutes=5)
 _LONGEST_RANGE: Final = timedelta(minutes=30)
@@ -79,13 +79,23 @@ class LoadAwareSchedulingArgs(Args, frozen=True, kw_only=True):
     estimated_seconds_after_pod_scheduled: int = 0
     """Seconds for which a pod's estimate does not fade."""
     estimated_seconds_after_initialized: int = 0
-    """Not supported."""
+    """The same, from the Binding too; the longer time counts."""
     allow_customize_estimation: bool = False
-    """Not supported."""
+    """Whether annotations of a pod replace ``estimatedScalingFactors`` and these seconds for it."""
     aggregated: LoadAwareSchedulingAggregatedArgs | None = None
     """Percentiles in place of means."""
     supported_resources: list[str] | None = None
     """``cpu`` and ``memory``."""
+
+    def remarks(self) -> Iterator[str]:
+        if self.estimated_seconds_after_initialized > 0:
+            yield "estimatedSecondsAfterInitialized: counted from the Binding; the mirror has no time of initialization"
+        for given, name in (
+            (self.filter_expired_node_metrics, "filterExpiredNodeMetrics"),
+            (self.enable_schedule_when_node_metrics_expired is False, "enableScheduleWhenNodeMetricsExpired"),
+        ):
+            if given:
+                yield f"{name}: without effect; a node with an old sample counts as the mean of the others"
 
 
 def filter_reading(args: LoadAwareSchedulingArgs) -> LoadReading:
@@ -157,32 +167,21 @@ def validate(args: LoadAwareSchedulingArgs, path: str) -> list[str]:
         *percent_problems(args.prod_usage_thresholds, f"{path}.prodUsageThresholds"),
         *percent_problems(args.estimated_scaling_factors, f"{path}.estimatedScalingFactors", low=1),
         *percent_problems(dict.fromkeys(args.supported_resources or (), 0), f"{path}.supportedResources"),
-        *_refused(args, path),
     ]
-    if not 1 <= args.node_metric_expiration_seconds <= _MOST_SECONDS:
+    if not 1 <= args.node_metric_expiration_seconds <= MOST_SECONDS:
         got = args.node_metric_expiration_seconds
-        problems.append(f"{path}.nodeMetricExpirationSeconds: want 1..{_MOST_SECONDS}, got {got}")
+        problems.append(f"{path}.nodeMetricExpirationSeconds: want 1..{MOST_SECONDS}, got {got}")
     if not 0 <= args.dominant_resource_weight <= 100:
         problems.append(f"{path}.dominantResourceWeight: want 0..100, got {args.dominant_resource_weight}")
-    if not 0 <= args.estimated_seconds_after_pod_scheduled <= _MOST_SECONDS:
-        got = args.estimated_seconds_after_pod_scheduled
-        problems.append(f"{path}.estimatedSecondsAfterPodScheduled: want 0..{_MOST_SECONDS}, got {got}")
-    return problems + _aggregated_problems(args.aggregated, f"{path}.aggregated")
-
-
-def _refused(args: LoadAwareSchedulingArgs, path: str) -> list[str]:
-    problems = []
+    for name, seconds in (
+        ("estimatedSecondsAfterPodScheduled", args.estimated_seconds_after_pod_scheduled),
+        ("estimatedSecondsAfterInitialized", args.estimated_seconds_after_initialized),
+    ):
+        if not 0 <= seconds <= MOST_SECONDS:
+            problems.append(f"{path}.{name}: want 0..{MOST_SECONDS}, got {seconds}")
     if args.estimator not in ("", "defaultEstimator"):
         problems.append(f"{path}.estimator: want 'defaultEstimator', got {args.estimator!r}")
-    if args.estimated_seconds_after_initialized > 0:
-        problems.append(
-            f"{path}.estimatedSecondsAfterInitialized: not supported; write estimatedSecondsAfterPodScheduled"
-        )
-    if args.allow_customize_estimation:
-        problems.append(
-            f"{path}.allowCustomizeEstimation: not supported; pods are estimated by estimatedScalingFactors alone"
-        )
-    return problems
+    return problems + _aggregated_problems(args.aggregated, f"{path}.aggregated")
 
 
 def _aggregated_problems(args: LoadAwareSchedulingAggregatedArgs | None, path: str) -> list[str]:

@@ -1,13 +1,17 @@
 """Arguments of Trimaran's plugins TargetLoadPacking and LoadVariationRiskBalancing (kubernetes-sigs/scheduler-plugins).
 
-Fields and defaults are those of apis/config/v1 there, for its files to be taken as they are. What berth cannot do is
-refused with a sentence. Of Trimaran's other plugins, LowRiskOverCommitment and Peaks, the file's reader says the same.
+Fields and defaults are those of apis/config/v1 there, for its files to be taken as they are. What berth does by its own
+settings is said in a sentence when the file is loaded (``remarks``); what it cannot do is refused with one. Of
+Trimaran's other plugins, LowRiskOverCommitment and Peaks, the file's reader says the same.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Final
+
+import msgspec
 
 from berth.api.config.networktraffic import url_problems, with_scheme
 from berth.api.config.nodeload.queries import AVERAGE, DEVIATION, LoadQuery, LoadReading
@@ -28,6 +32,7 @@ _DEFAULT_TARGET: Final = 40
 _DEFAULT_REQUESTS_MILLICORES: Final = 1000
 _DEFAULT_MULTIPLIER: Final = "1.5"
 _MOST: Final = 1000  # of a factor
+NOT_KEPT: Final = "not kept"  # in place of a token
 
 
 class MetricProviderSpec(Args, frozen=True, kw_only=True):
@@ -38,9 +43,13 @@ class MetricProviderSpec(Args, frozen=True, kw_only=True):
     address: str = ""
     """URL of the Prometheus server."""
     token: str = ""
-    """Refused: the collector reads its token from a file."""
+    """Not kept: the collector reads its token from the file of ``BERTH_PROMETHEUS_TOKEN_FILE``."""
     insecure_skip_verify: bool = False
-    """Refused: the collector verifies the server's certificate."""
+    """Without effect: the collector verifies the server's certificate, by ``BERTH_PROMETHEUS_CA_FILE``."""
+
+    def __post_init__(self) -> None:
+        if self.token:
+            msgspec.structs.force_setattr(self, "token", NOT_KEPT)  # recordings, /configz and errors show arguments
 
 
 class TrimaranArgs(Args, frozen=True, kw_only=True):
@@ -50,6 +59,15 @@ class TrimaranArgs(Args, frozen=True, kw_only=True):
     """The source of the load: ``type`` and ``address``."""
     watcher_address: str = ""
     """A load-watcher, whose work the metrics collector does by the cluster's ``metrics.k8s.io``."""
+
+    def remarks(self) -> Iterator[str]:
+        provider = self.metric_provider
+        if self.watcher_address:
+            yield "watcherAddress: not asked; the metrics collector asks metrics.k8s.io itself"
+        if provider.token:
+            yield "metricProvider.token: not kept; put it into the file of BERTH_PROMETHEUS_TOKEN_FILE"
+        if provider.insecure_skip_verify:
+            yield "metricProvider.insecureSkipVerify: certificates are verified; name them by BERTH_PROMETHEUS_CA_FILE"
 
 
 class TargetLoadPackingArgs(TrimaranArgs, frozen=True, kw_only=True):
@@ -136,11 +154,7 @@ def validate_balancing(args: LoadVariationRiskBalancingArgs, path: str) -> list[
 
 def _source_problems(args: TrimaranArgs, path: str) -> list[str]:
     provider, where = args.metric_provider, f"{path}.metricProvider"
-    problems = []
-    if provider.token:
-        problems.append(f"{where}.token: not read from here; put it into the file of BERTH_PROMETHEUS_TOKEN_FILE")
-    if provider.insecure_skip_verify:
-        problems.append(f"{where}.insecureSkipVerify: not supported; name the certificates by BERTH_PROMETHEUS_CA_FILE")
+    problems: list[str] = []
     if args.watcher_address:
         return problems
     if provider.type not in ("", METRICS_SERVER, PROMETHEUS):

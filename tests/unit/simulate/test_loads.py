@@ -1,0 +1,120 @@
+"""Loads from files: what NodeMetrics and berth's own samples become, and what NodeLoad does with them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from berth_cli.commands import simulate as command
+from berth_cli.simulate.documents import documents
+from berth_cli.simulate.loads import loads_of
+
+METRICS = """
+apiVersion: metrics.k8s.io/v1beta1
+kind: NodeMetricsList
+items:
+- {metadata: {name: a}, timestamp: "2026-11-26T10:00:00Z", window: 20s, usage: {cpu: 3500m, memory: 2Gi}}
+- {metadata: {name: b}, timestamp: "2026-11-26T10:00:10Z", window: 20s, usage: {cpu: 812345678n}}
+"""
+SAMPLE = """
+kind: NodeSample
+metadata: {name: a}
+cpu: {average: 1000, p95: 9000}
+sampled_at: "2026-11-26T09:59:00Z"
+"""
+
+
+def read(*texts: str) -> tuple[dict, list[str]]:
+    problems: list[str] = []
+    found = [each for text in texts for each in documents("load.yaml", f"---\n{text}".encode(), problems)]
+    return loads_of(found, problems), problems
+
+
+def test_node_metrics_count_for_every_statistic():
+    loads, problems = read(METRICS)
+    assert problems == []
+    cpu, memory = loads["a"].cpu, loads["a"].memory
+    assert (cpu.average, cpu.p95, cpu.deviation, memory.average) == (3500, 3500, 0, 2 * 2**30)
+    assert (loads["b"].cpu.average, loads["b"].memory) == (813, None)  # rounded up to millicores
+
+
+def test_of_several_samples_of_a_node_the_newest_counts():
+    assert read(SAMPLE)[0]["a"].cpu.p95 == 9000
+    assert read(METRICS, SAMPLE)[0]["a"].cpu.average == 3500
+    assert read(SAMPLE, METRICS)[0]["a"].cpu.average == 3500
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("{kind: Pod}", "kind: want NodeMetrics or NodeSample, got 'Pod'"),
+        ("{kind: NodeMetrics, metadata: {name: a}, usage: {}}", "Object missing required field `timestamp`"),
+        (
+            "{kind: NodeMetrics, metadata: {name: a}, timestamp: '2026-11-26T10:00:00Z', usage: {cpu: much}}",
+            "usage.cpu: ",
+        ),
+        ("{kind: NodeMetrics, metadata: {}, timestamp: '2026-11-26T10:00:00Z', usage: {}}", "metadata.name: "),
+        (
+            "{kind: NodeSample, metadata: {name: a}, cpu: {average: -1}, sampled_at: '2026-11-26T10:00:00Z'}",
+            "want a usage",
+        ),
+        ("{kind: NodeSample, metadata: {name: a}, cpu: {average: 1}, sampled_at: '2026-11-26T10:00:00'}", "sampled_at"),
+    ],
+)
+def test_what_cannot_be_read_is_named_with_its_file(text, problem):
+    loads, [found] = read(text)
+    assert loads == {}
+    assert found.startswith("load.yaml: ")
+    assert problem in found
+
+
+CONFIG = """
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- plugins: {multiPoint: {enabled: [{name: NodeLoad, weight: 10}]}}
+  pluginConfig: [{name: NodeLoad, args: {resourceWeights: {cpu: 1}}}]
+"""
+NODE = """---
+apiVersion: v1
+kind: Node
+metadata: {{name: {0}}}
+status: {{allocatable: {{cpu: 10, memory: 10Gi, pods: 9}}}}
+"""
+POD = "---\n{apiVersion: v1, kind: Pod, metadata: {name: web}, spec: {containers: [{name: c, image: i}]}}"
+
+
+def simulated(tmp_path, config: str, load: str, nodes: str = "abc") -> tuple[dict, str]:
+    files = {"cluster": "".join(map(NODE.format, nodes)), "pods": POD, "load": load, "config": config}
+    arguments = ["-o", "json"]
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+        arguments += [f"--{name}", str(tmp_path / name)]
+    result = CliRunner().invoke(command.app, arguments)
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout), result.stderr
+
+
+def test_node_load_places_by_the_loads_of_the_file(tmp_path):
+    report, notes = simulated(
+        tmp_path, CONFIG, METRICS + "- {metadata: {name: z}, timestamp: '2026-11-26T10:00:00Z', usage: {}}"
+    )
+    # a pod without requests is estimated at 250 millicores; a: 100 - 35 - 2.5 = 62, b: 100 - 8.13 - 2.5 = 89; c, which
+    # has no sample, is the mean: 100 - (35 + 8.13) / 2 - 2.5 = 75
+    assert report["scores"]["NodeLoad"] == {"a": 620, "b": 890, "c": 750}
+    assert report["bound"] == "b"
+    assert "--load: 1 of 3 nodes have no sample" in notes
+    assert "--load: 1 of 3 samples are of nodes that the cluster does not have" in notes
+
+
+def test_a_sample_that_is_older_than_the_newest_by_more_than_its_age_does_not_count(tmp_path):
+    old = METRICS.replace("10:00:00Z", "09:54:00Z")  # 370 s before b's, of 300
+    report, _ = simulated(tmp_path, CONFIG, old, nodes="ab")
+    assert report["scores"]["NodeLoad"] == {"a": 890, "b": 890}  # the mean of b alone
+
+
+def test_loads_that_no_plugin_reads_are_said(tmp_path):
+    config = CONFIG.replace("NodeLoad", "NodeFailures").replace("resourceWeights: {cpu: 1}", "")
+    assert "--load: no profile has a plugin that reads samples" in simulated(tmp_path, config, METRICS)[1]
