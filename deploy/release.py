@@ -197,7 +197,7 @@ def write_chart(folder: Path, repository: str, version: str, seconds: int, out: 
     run("helm", "package", chart, "--destination", folder)
     repack(folder / f"berth-{version}.tgz", out / f"berth-{version}.tgz", seconds)
     for preset in sorted(chart.glob("presets/*.yaml")):
-        values = ("--values", preset, "--set", "namespace.create=true,nats.secrets.create=false")
+        values = ("--values", preset, "--set", "namespace.create=true,nats.secrets.create=false,podGroups.define=false")
         text = run("helm", "template", "berth", chart, "--namespace", "berth", *values)
         target = out / f"berth-{version}-{preset.stem}.yaml"
         target.write_text("".join(header(target.name, repository, version)) + text)

@@ -1,4 +1,4 @@
-"""docs/gangs.md: its example on the simulated cluster as commands explain it, and PodGroups as operators write them."""
+"""docs/gangs.md: its example on the simulated cluster as commands explain it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
 import pytest
 import yaml
 
-from berth.api.podgroups import CoschedulingPodGroup, of_coscheduling
 from harness.worlds.cluster_user import cluster_user, eventually
 from harness.worlds.pipeline import BerthUp, berth_up
 
@@ -75,16 +73,3 @@ async def test_the_second_of_two_groups_waits_until_the_first_is_gone(simulated:
     assert "decision  bound 4 pods of the group" in traced
     assert re.search(r"^second-\S+ +node-[01]$", berth("why", "--group", "second", of=simulated), re.MULTILINE)
     assert "placed with its PodGroup" in berth("why", pod, of=simulated)
-
-
-def test_the_pod_groups_of_the_page_are_read():
-    fences = re.findall(r"```yaml\n(.*?)```", (DOCS / "gangs.md").read_text(), re.DOTALL)
-    objects = [each for fence in fences for each in yaml.safe_load_all(fence)]
-    groups = [each for each in objects if "minMember" in each.get("spec", {})]
-    assert len(groups) == 5
-    for each in groups:
-        metadata = {"name": "x", "namespace": "default", **each.get("metadata", {})}
-        form = of_coscheduling(msgspec.convert({**each, "metadata": metadata}, CoschedulingPodGroup))
-        assert not form.problems
-        assert form.minimum == each["spec"]["minMember"]
-        assert not form.is_ordinary({})

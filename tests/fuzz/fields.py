@@ -13,7 +13,7 @@ import msgspec
 import msgspec.inspect as inspected
 
 Path = tuple[str, ...]
-"""Names of fields as in JSON; ``*`` is an element of a list, or a value of a map."""
+"""Names of fields as in JSON, or their places in an array; ``*`` is an element of a list, or a value of a map."""
 
 ANY: Final = "*"
 DIGITS: Final = "9" * 100_000
@@ -65,9 +65,10 @@ def _walk(info: inspected.Type, path: Path, inside: tuple[type, ...]) -> Iterato
             for each in info.types:
                 yield from _walk(each, path, inside)
         case inspected.StructType() if info.cls not in inside:
-            for field in info.fields:
-                yield (*path, field.encode_name), field.type
-                yield from _walk(field.type, (*path, field.encode_name), (*inside, info.cls))
+            for place, field in enumerate(info.fields):
+                name = str(place) if info.array_like else field.encode_name
+                yield (*path, name), field.type
+                yield from _walk(field.type, (*path, name), (*inside, info.cls))
         case inspected.ListType() | inspected.VarTupleType():
             yield (*path, ANY), info.item_type
             yield from _walk(info.item_type, (*path, ANY), inside)
@@ -155,7 +156,7 @@ def at(body: Any, path: Path) -> object:
 
 def _keys(body: Any, name: str) -> list[Any]:
     if isinstance(body, list):
-        return list(range(len(body))) if name == ANY else []
+        return [each for each in range(len(body)) if name in {ANY, str(each)}]
     if isinstance(body, dict):
         return list(body) if name == ANY else [name] if name in body else []
     return []

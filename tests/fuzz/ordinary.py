@@ -530,6 +530,7 @@ def pod_group(name: str, **spec: Any) -> Body:
         "priority": 0,
         "preemptionPolicy": "Never",
         "parentCompositePodGroupName": "",
+        "leftOut": "",
     }
     return {
         "metadata": metadata(name, namespace=NAMESPACE),
@@ -539,7 +540,7 @@ def pod_group(name: str, **spec: Any) -> Body:
 
 
 def coscheduling_pod_group(name: str) -> Body:
-    spec = {"minMember": 1, "minResources": {"cpu": "1"}, "scheduleTimeoutSeconds": 60}
+    spec = {"minMember": 1, "minResources": {"cpu": "1"}, "scheduleTimeoutSeconds": 60, "leftOut": ""}
     return {"metadata": metadata(name, namespace=NAMESPACE), "spec": spec}
 
 
@@ -713,6 +714,95 @@ def ranked(name: str) -> Body:
     received = {"ranked": 2, "missed": 1, "pending": 1, "expired": ["uid-gone"]}
     flags = {"proposals_counted": True, "behind": False, "clears_nomination": False, "error": ""}
     return {**report(name), "pod": pod(name), "received": received, **flags}
+
+
+def group_pending(name: str) -> Body:
+    after = {"cluster": 1, "decisions": 1, "bandwidth": 1, "facts": 1}
+    return {**_of_group(name), "after": after, "error": "", "suspect": False}
+
+
+def group_ranked(name: str) -> Body:
+    """With a plan, and all that a message without one has too."""
+    of_pod = ranked(name)
+    shared = ("scorer", "asked_at", "positions", "received", "view_age_seconds", "behind", "proposals_counted")
+    of_class = {
+        "members": 2,
+        "placed": 2,
+        "example": f"{name}-0",
+        "alternates": [[1, 100, 1, 0.5, 1]],
+        "scores": {"NodeResourcesFit": 100},
+        "rejections": of_pod["rejections"],
+    }
+    plan = {
+        "need": 2,
+        "nodes": list(HONEST_NODES[1:3]),
+        "members": [[f"uid-{name}-0", 0, 0], [f"uid-{name}-1", 0, 1]],
+        "classes": [of_class],
+        "topology_key": "rack",
+        "domain": "r1",
+        "note": "a note",
+        "message": "0/5 nodes are available",
+        "error": "",
+        "is_impossible": False,
+        "orders": 1,
+        "steps": 2,
+        "devices": {"uid-member": of_pod["devices"]},
+    }
+    of_plan = {"plan": plan, "preemption": of_pod["preemption"], "begun_after": "uid-x.7.1", "seconds": 0.25}
+    return {**_of_group(name), **{each: of_pod[each] for each in shared}, **of_plan}
+
+
+def group_ranked_without_plan(name: str) -> Body:
+    body = group_ranked(name)
+    return {**body, "plan": {**body["plan"], "members": [], "devices": {}}}
+
+
+def _of_group(name: str) -> Body:
+    """What messages about a group share. Its pods are those of ``gang``."""
+    group = {
+        "dialect": "scheduling.x-k8s.io",
+        "namespace": NAMESPACE,
+        "name": name,
+        "uid": f"uid-{name}",
+        "resource_version": "7",
+        "created": CREATED,
+        "minimum": 2,
+        "min_resources": {"cpu": 1000},
+        "timeout_seconds": 60,
+        "topology": {"key": "rack", "required": False},
+        "priority": 0,
+        "may_preempt": True,
+        "goes_as_one": False,
+        "is_terminating": False,
+        "problems": ["a problem"],
+    }
+    [_, *pods] = gang(name)
+    shared = {**pods[0][1], "metadata": {"namespace": NAMESPACE}}
+    members = [
+        [pod["metadata"]["uid"], pod["metadata"]["name"], 0, "7", "digest", 1, CREATED, {"a": "b"}, {"c": "d"}, None]
+        for _, pod in pods
+    ]
+    return {
+        "schema": 2,
+        "config": "other",
+        "attempt": f"uid-{name}.7.1",
+        "profile": "berth",
+        "group": group,
+        "bundle": {"classes": [shared], "members": members},
+        "need": 2,
+        "bound": ["uid-bound"],
+        "failures": 1,
+    }
+
+
+def gang(name: str) -> Objects:
+    """A PodGroup and its two pods."""
+    spec = {"minMember": 2, "minResources": {"cpu": "1"}, "scheduleTimeoutSeconds": 60}
+    pods = [plain_pod(f"{name}-{number}", namespace=NAMESPACE) for number in range(2)]
+    for pod in pods:
+        pod["metadata"]["labels"] = {GROUP_LABEL: name}
+    group = {"metadata": metadata(name, namespace=NAMESPACE), "spec": spec}
+    return [("coschedulingpodgroup", group), *(("pod", pod) for pod in pods)]
 
 
 def decision(name: str) -> Body:

@@ -31,6 +31,7 @@ from berth.messages.attempts import (
     decode_versioned,
     encode,
 )
+from berth.messages.groupattempts import GroupPending, GroupRanked
 from berth.messages.livedata import NodeSample
 from berth.messages.queue import PageRequest, PodRequest, decode_page_request, decode_pod_request
 from berth.messages.shadow import ShadowComparison
@@ -40,7 +41,7 @@ from berth_cli.options import PodName
 from berth_cli.services import Statistics, activity, attention, missing, queue_lines, seen
 from berth_metrics_collector.nodenames import MirroredNodes
 from berth_metrics_collector.samplestore import SampleStore
-from fuzz.fields import MISSING, NUMBERS, TEXTS, Odd, at, odd_values, struct_fields, with_value
+from fuzz.fields import ANY, MISSING, NUMBERS, TEXTS, Odd, Path, at, odd_values, struct_fields, with_value
 from fuzz.ordinary import (
     HONEST_NODES,
     NAMESPACE,
@@ -49,6 +50,10 @@ from fuzz.ordinary import (
     asking_for_the_slot,
     cluster,
     decision,
+    gang,
+    group_pending,
+    group_ranked,
+    group_ranked_without_plan,
     metadata,
     node,
     pending,
@@ -62,8 +67,9 @@ from harness.plugins.long_runs import IS_LONG
 
 FOUND: Final = frozenset({"capacity: 1e-320", "spec.leaseTransitions: int32", "candidates.*.pods: above int64"})
 """What broke something once."""
-ELSEWHERE: Final = ("pod", "metadata")
-"""Parts of messages that are objects of the API server."""
+ELSEWHERE: Final = (("pod",), ("metadata",), ("bundle", "classes"), ("bundle", "members", ANY, "9"))
+"""Parts of messages that are objects of the API server, or parts of these."""
+MAY_BE_EMPTY: Final = (("candidates",), ("plan", "members"), ("plan", "devices"))
 LEASE_SPEC: Final = {
     "holderIdentity": "other",
     "leaseDurationSeconds": 15,
@@ -161,6 +167,18 @@ def _is_pending(world: WholeCycle, name: str, data: bytes) -> None:
 
 def _is_ranked(world: WholeCycle, name: str, data: bytes) -> None:
     world.apply("pod", plain_pod(name, namespace=NAMESPACE))
+    world.ranked(data, is_peers=True)
+
+
+def _is_pending_of_group(world: WholeCycle, name: str, data: bytes) -> None:
+    for each in gang(name):
+        world.apply(*each)
+    world.pending(data)
+
+
+def _is_ranked_of_group(world: WholeCycle, name: str, data: bytes) -> None:
+    for each in gang(name):
+        world.apply(*each)
     world.ranked(data, is_peers=True)
 
 
@@ -287,6 +305,8 @@ def _sample(_: str) -> dict[str, object]:
 READINGS: Final[Mapping[str, Reading]] = {
     "Pending": Reading(kind=Pending, forms=(pending,), read=_is_pending),
     "Ranked": Reading(kind=Ranked, forms=(ranked, rejected), read=_is_ranked),
+    "GroupPending": Reading(kind=GroupPending, forms=(group_pending,), read=_is_pending_of_group),
+    "GroupRanked": Reading(kind=GroupRanked, forms=(group_ranked, group_ranked_without_plan), read=_is_ranked_of_group),
     "Decision": Reading(kind=Decision, forms=(decision, conflict), read=_is_decided),
     "DeadLetter": Reading(kind=DeadLetter, forms=(_dead_letter,), read=_is_shown),
     "a node's MirrorEntry": Reading(kind=MirrorEntry, forms=(mirrored_node,), read=_is_mirrored("node")),
@@ -323,6 +343,10 @@ READINGS: Final[Mapping[str, Reading]] = {
 """Every type that services read from the bus, and the Lease."""
 
 
+def _is_elsewhere(path: Path) -> bool:
+    return any(path[: len(each)] == each for each in ELSEWHERE)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Trial:
     form: Callable[[str], Body]
@@ -331,11 +355,15 @@ class Trial:
 
 def trials(reading: Reading) -> list[Trial]:
     """Each value of each field of the message, and of the pod in it."""
-    fields = {path for path, _ in struct_fields(reading.kind) if path[0] not in ELSEWHERE}
+    fields = {path for path, _ in struct_fields(reading.kind) if not _is_elsewhere(path)}
     found: list[Trial] = []
     for form in reading.forms:
         ordinary = form("odd")
-        missing = [".".join(path) for path in fields if at(ordinary, path) is MISSING and path[0] != "candidates"]
+        missing = [
+            ".".join(path)
+            for path in fields
+            if at(ordinary, path) is MISSING and not any(path[: len(each)] == each for each in MAY_BE_EMPTY)
+        ]
         assert not missing, f"no ordinary {reading.kind.__name__} has {', '.join(missing)}"
         found += [Trial(form=form, odd=odd) for odd in odd_values(reading.kind, ordinary)]
     return found
@@ -343,7 +371,7 @@ def trials(reading: Reading) -> list[Trial]:
 
 def chosen(reading: Reading) -> list[Trial]:
     """A share of them. Of the pod in a message short runs try nothing: `fuzz.test_whole_cycle` does."""
-    every = [each for each in trials(reading) if IS_LONG or each.odd.path[0] not in ELSEWHERE]
+    every = [each for each in trials(reading) if IS_LONG or not _is_elsewhere(each.odd.field)]
     return every[::EVERY] + [each for each in every if str(each.odd) in FOUND]
 
 

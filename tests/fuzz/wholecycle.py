@@ -28,9 +28,10 @@ from berth.framework.interface import CreateClaim, KeepVolume, ReserveClaim, Sel
 from berth.framework.profile import Profile
 from berth.kube.listwatch import ObjectDecoder
 from berth.kube.writes import SELECTED_NODE
-from berth.messages.attempts import Decision, DecisionSummary, Pending, Ranked, attempt_of, decode, encode
+from berth.messages.attempts import Decision, DecisionSummary, Pending, Ranked, Versioned, attempt_of, decode, encode
+from berth.messages.groupattempts import GROUP_SCHEMA, GroupPending, GroupRanked, decode_group
 from berth.messages.livedata import LiveBucket
-from berth.messages.subjects import Epoch
+from berth.messages.subjects import Attempt, Epoch
 from berth.observability.tracing import UnexportedSpan
 from berth.profiles.configuration import profiles_of
 from berth.profiles.installed import known_plugins
@@ -45,6 +46,7 @@ from berth_binder.events import (
     EvictionAnswer,
     EvictPods,
     GetPod,
+    GroupDelivery,
     Nominate,
     NominationAnswer,
     NominationCleared,
@@ -55,6 +57,9 @@ from berth_binder.events import (
     PutOff,
     RankedDelivery,
     RecordEvent,
+    RecordGroup,
+    RehearsalAnswer,
+    RehearseBinding,
     RejectRanked,
     ReleaseAnswer,
     ReleaseClaims,
@@ -157,6 +162,8 @@ class WholeCycle:
         self.decisions: list[Decision] = []
         self.events: list[RecordEvent] = []
         """What the binder says of pods at the API server."""
+        self.of_groups: list[RecordGroup] = []
+        """The same of groups and their members."""
         self.dead_letters: list[str] = []
         self.warnings: list[str] = []
         self.bound: dict[str, str] = {}
@@ -167,7 +174,7 @@ class WholeCycle:
         self._version = 1000
         self._sequences: Counter[str] = Counter()
         self._mirrored = 0
-        self._published = 0
+        self._published: Counter[str] = Counter()
         self._shown: list[str] = []
         self._handled = 0
         self._decoders = {name: ObjectDecoder(kind) for name, kind in KINDS.items()}
@@ -232,9 +239,13 @@ class WholeCycle:
     def pending(self, data: bytes) -> None:
         """A message of PENDING is delivered to the scorer."""
         handed = self._handed("PENDING", "berth.pending.berth.default.web", data)
+        pending: Pending | GroupPending
         try:
-            pending = decode(data, Pending)
-            attempt_of(pending)
+            if _is_of_group(data):
+                pending = decode_group(data, GroupPending)
+            else:
+                pending = decode(data, Pending)
+                attempt_of(pending)
         except DecodeError as error:
             self.dead_letters.append(str(error))
             return
@@ -247,13 +258,16 @@ class WholeCycle:
         if is_peers:
             stored = StoredMessage(subject=handed.subject, sequence=handed.sequence, data=data, time=handed.time)
             self._rank(PeerRankingRead(stored=stored))
+        held = {"sequence": handed.sequence, "delivery": handed}
         try:
-            ranked = decode(data, Ranked)
-            attempt = attempt_of(ranked)
+            if _is_of_group(data):
+                plan = decode_group(data, GroupRanked)
+                self._commit(GroupDelivery(ranked=plan, attempt=Attempt.parse(plan.attempt), **held))
+            else:
+                ranked = decode(data, Ranked)
+                self._commit(RankedDelivery(ranked=ranked, attempt=attempt_of(ranked), **held))
         except DecodeError as error:
             self.dead_letters.append(str(error))
-            return
-        self._commit(RankedDelivery(ranked=ranked, attempt=attempt, sequence=handed.sequence, delivery=handed))
 
     def decided(self, data: bytes) -> None:
         """A message of DECISIONS is read by watcher and scorer."""
@@ -296,7 +310,9 @@ class WholeCycle:
         while True:
             before = self._handled
             self._mirror()
-            for published in self._new(self.watcher.published):
+            for published in self._new("pods", self.watcher.published):
+                self._bus(encode(published.message), self.pending)
+            for published in self._new("groups", self.watcher.groups_published):
                 self._bus(encode(published.message), self.pending)
             self._rank()
             while self._shown:
@@ -304,10 +320,10 @@ class WholeCycle:
             if self._handled == before:
                 return
 
-    def _new(self, published: list[Any]) -> Iterator[Any]:
-        while self._published < len(published):
-            self._published += 1
-            yield published[self._published - 1]
+    def _new(self, of: str, published: list[Any]) -> Iterator[Any]:
+        while self._published[of] < len(published):
+            self._published[of] += 1
+            yield published[self._published[of] - 1]
 
     def _mirror(self) -> None:
         entries, self._read_mirror = self._read_mirror, []
@@ -370,6 +386,8 @@ class WholeCycle:
                 self.bound[effect.pod.uid] = effect.node
                 self._write("pod", effect.pod.key, lambda body: body["spec"].update(nodeName=effect.node))
                 self._commit(BindingAnswer(uid=effect.pod.uid, status=201))
+            case RehearseBinding():
+                self._commit(RehearsalAnswer(uid=effect.pod.uid, status=201))
             case EvictPods():
                 self.evicted += [victim.metadata.name for victim in effect.victims]
                 pod = self._nominated(effect.pod, effect.node)
@@ -392,6 +410,8 @@ class WholeCycle:
                 self._commit(ReleaseAnswer(uid=effect.pod.uid, status=200))
             case RecordEvent():
                 self.events.append(effect)
+            case RecordGroup():
+                self.of_groups.append(effect)
             case RejectRanked() | PutOff():
                 self.dead_letters.append(effect.reason)
             case Ack():
@@ -474,7 +494,16 @@ class WholeCycle:
             for each in self.events
             if each.pod.metadata.name == name
         ]
+        found += [each.decision.message for each in self.of_groups if name in {pod.metadata.name for pod in each.pods}]
         return found + [text for text in (*self.dead_letters, *self.warnings) if name in text]
+
+
+def _is_of_group(data: bytes) -> bool:
+    """Whether services read the message as one about a group."""
+    try:
+        return msgspec.json.decode(data, type=Versioned).schema == GROUP_SCHEMA
+    except MALFORMED:
+        return False
 
 
 def _is_json(raw: bytes) -> bool:

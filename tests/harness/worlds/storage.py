@@ -21,6 +21,8 @@ class Storage:
         self.api = seen.api
         self.name = f"slow-{seen.namespace}"
         self.claims = f"/api/v1/namespaces/{seen.namespace}/persistentvolumeclaims"
+        self.withheld: set[str] = set()
+        """Claims that get no volume."""
 
     async def add_class(self, provisioner: str) -> None:
         body = {"metadata": {"name": self.name}, "provisioner": provisioner}
@@ -40,6 +42,9 @@ class Storage:
         await self._made("/api/v1/persistentvolumes", {"metadata": {"name": name}, "spec": whole})
         await self._patched(f"/api/v1/persistentvolumes/{name}/status", {"status": {"phase": "Available"}})
 
+    async def is_bound(self, claim: str) -> bool:
+        return "volumeName" in (await self.api.get(f"{self.claims}/{claim}")).body["spec"]
+
     async def add_pod(self, name: str, claim: str) -> None:
         volume = {"name": "v", "persistentVolumeClaim": {"claimName": claim}}
         assert (await self.api.add_pod(name, volumes=[volume])).code == 201
@@ -57,7 +62,8 @@ class Storage:
 
     async def _provision(self, claim: dict) -> None:
         node = claim["metadata"].get("annotations", {}).get(SELECTED)
-        if node and not claim["spec"].get("volumeName"):
+        is_withheld = claim["metadata"]["name"] in self.withheld
+        if node and not is_withheld and not claim["spec"].get("volumeName"):
             name = f"made-{claim['metadata']['uid']}"
             await self.add_volume(name, node)
             await self._bind(claim["metadata"]["name"], name)

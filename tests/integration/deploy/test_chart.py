@@ -45,8 +45,9 @@ AS_OVERLAYS: Final = {
     "namespace": {"create": True},
     "nats": {"secrets": {"create": False}},
     "console": {"enabled": False},
+    "podGroups": {"define": False},
 }
-"""What differs for all of them: helm makes the namespace and the Secrets, and has the console from the start."""
+"""What differs for all: helm makes the namespace and the Secrets, and has console and PodGroups from the start."""
 ALIKE: Final[Mapping[str, Mapping[str, Any]]] = {
     "minimal": preset("minimal"),
     "second-scheduler": preset("beside"),
@@ -62,6 +63,7 @@ ALIKE: Final[Mapping[str, Mapping[str, Any]]] = {
     "recorder": {"recorder": {"enabled": True}},
     "metrics-api": {"metricsCollector": {"metricsApi": True}},
     "shadow": {"shadow": {"enabled": True, "configuration": SHADOWS}},
+    "podgroups": {"podGroups": {"define": True}},
 }
 """By overlay, the values that give the same objects."""
 
@@ -82,6 +84,8 @@ def comparable(each: Object) -> Object:
         found["metadata"].get("labels", {}).pop(label, None)
     if found["kind"] in ("Deployment", "StatefulSet"):
         found["spec"]["template"]["metadata"].pop("annotations", None)
+    if found["kind"] == "CustomResourceDefinition":
+        found["metadata"].pop("annotations", None)
     if found["kind"] == "ConfigMap":
         data = found["data"]
         found["data"] = {key: yaml.safe_load(data[key]) if key.endswith(".yaml") else data[key] for key in data}
@@ -132,6 +136,7 @@ OTHER: Final[Mapping[str, tuple[Any, Mapping[str, Any]]]] = {
     "imagePullSecrets": ([{"name": "pulls"}], {}),
     "namespace.create": (True, {}),
     "scheduler.configuration": ({"profiles": [{"schedulerName": "ours"}]}, {}),
+    "podGroups.define": (False, {}),
     "logVerbosity": (4, {}),
     "settings": ({"BERTH_NATS_DECISIONS_MEBIBYTES": 256}, {}),
     "nats.mode": ("single", {}),
@@ -328,6 +333,33 @@ def test_plugins_of_others_are_copied_before_each_program_starts():
     for name, template in programs:
         assert "plugin-ours" in [each["name"] for each in containers(template)], name
         assert {"name": "PYTHONPATH", "value": "/opt/plugins"} in template["spec"]["containers"][0]["env"]
+
+
+@pytest.mark.requires("kubebuilder_assets", "kubectl")
+@pytest.mark.timeout(300)
+async def test_podgroups_are_defined_once_and_outlive_the_release(
+    own_control_plane: ControlPlane, cluster_outside: ClusterUser
+):
+    there = ("--namespace", "helmed", "--kubeconfig", str(own_control_plane.kubeconfig_path))
+    definition = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/podgroups.scheduling.x-k8s.io"
+
+    async def owner() -> tuple[str, str]:
+        metadata = (await cluster_outside.api.get(definition)).body["metadata"]
+        return metadata["uid"], metadata["annotations"].get("meta.helm.sh/release-name", "")
+
+    helm("install", "berth", str(CHART), *there, "--create-namespace")
+    first, release = await owner()
+    assert release == "berth"
+    helm("upgrade", "berth", str(CHART), *there, "--set", "podGroups.define=false")
+    assert await owner() == (first, "berth")
+    helm("upgrade", "berth", str(CHART), *there, "--set", "podGroups.define=true")
+    helm("uninstall", "berth", *there)
+    assert await owner() == (first, "berth")
+    elsewhere = ("--namespace", "elsewhere", *there[2:])
+    helm("install", "other", str(CHART), *elsewhere, "--create-namespace")
+    assert await owner() == (first, "berth")
+    helm("uninstall", "other", *elsewhere)
+    assert await owner() == (first, "berth")
 
 
 @pytest.mark.requires("kubebuilder_assets", "kubectl")

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from berth.api.kinds import COSCHEDULING_POD_GROUP
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod, PodCondition, PodSchedulingGroup
 from berth.api.podgroups import (
@@ -22,7 +23,7 @@ from berth.api.podgroups import (
     UpstreamStatus,
     of_coscheduling,
 )
-from berth.kube.listwatch import Current, Deleted, Upserted
+from berth.kube.listwatch import Current, Deleted, ObjectDecoder, Upserted
 from berth_binder.cache import Cache
 from berth_binder.decisions.groupreports import GroupReports
 from berth_binder.decisions.partialgroups import lacking
@@ -82,6 +83,17 @@ def test_pods_without_their_pod_group_say_so():
     cache.observe(Deleted(kind="coschedulingpodgroup", object=a_pod_group(2)))
     assert said(gates, 1.0) == []
     assert said(gates, 6.0) == [('no PodGroup "gang" in scheduling.x-k8s.io', 2)]
+
+
+def test_a_group_that_cannot_be_read_says_so_on_its_object_and_to_its_pods():
+    raw = b'{"metadata":{"name":"gang","namespace":"default","uid":"uid-gang"},"spec":{"minMember":1e30}}'
+    cache = a_cache(ObjectDecoder(COSCHEDULING_POD_GROUP).one(raw), a_member("a"), a_member("b"))
+    gates = GroupReports(cache)
+    assert list(gates.report(1.0)) == []
+    [report] = gates.report(6.0)
+    assert report.group is not None
+    assert (report.group.name, len(report.pods)) == ("gang", 2)
+    assert report.message.startswith("the PodGroup cannot be read: Expected `int")
 
 
 @pytest.mark.parametrize("minimum", [1, 4])

@@ -8,7 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from berth.api.devices import DeviceClass, ResourceClaim, ResourceSlice
-from berth.api.kinds import DEVICE_CLASS, POD, RESOURCE_CLAIM, RESOURCE_SLICE, Kind
+from berth.api.kinds import (
+    COSCHEDULING_POD_GROUP,
+    DEVICE_CLASS,
+    POD,
+    POD_GROUP,
+    RESOURCE_CLAIM,
+    RESOURCE_SLICE,
+    Kind,
+)
+from berth.api.podgroups import CoschedulingPodGroup, UpstreamPodGroup, of_coscheduling, of_upstream
 from berth.kube.gojson import MOST_NESTED, readable
 from berth.kube.listwatch import ObjectDecoder, Undecodable, Upserted
 
@@ -79,6 +88,40 @@ def test_an_object_of_another_shape_says_what_is_wrong(kind: Kind, text: str):
     assert re.match(r"cannot be read: Expected `\w+( \| null)?`, got `int` - at `\$\.spec\.\w+", odd.spec.left_out)
     if isinstance(odd, ResourceSlice):
         assert (odd.spec.driver, odd.spec.pool.name) == ("d", "p")
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        pytest.param('{"minMember": "many"}', "Expected `int | null`, got `str` - at `$.spec.minMember`", id="a text"),
+        pytest.param('{"minMember": 9223372036854775807}', "Expected `int` <= 2147483647", id="above int32"),
+        pytest.param(f'{{"minMember": 1{"0" * 5000}}}', "Integer value out of range", id="5,000 digits"),
+        pytest.param('{"minMember": 2.5}', "Expected `int | null`, got `float`", id="a half"),
+        pytest.param('{"minMember": "\\u0000"}', "Expected `int | null`, got `str`", id="NUL"),
+        pytest.param(f'{{"minMember": {DEEP}}}', "Expected `int | null`, got `object`", id="deep"),
+        pytest.param(f'{{"minMember": {HALF}}}', "Expected `int | null`, got `", id="half a pair"),
+        pytest.param("[]", "Expected `object`, got `array` - at `$.spec`", id="a list"),
+    ],
+)
+def test_a_podgroup_that_cannot_be_read_says_what_is_wrong_beside_others(spec: str, reason: str):
+    text = '{"metadata":{"name":"odd","namespace":"n","uid":"u","resourceVersion":"5"},"spec":%s}'
+    odd, web = listed(COSCHEDULING_POD_GROUP, text % spec, text % '{"minMember": 3}')
+    event = ObjectDecoder(COSCHEDULING_POD_GROUP).event(f'{{"type":"MODIFIED","object":{text % spec}}}'.encode())
+    assert isinstance(event, Upserted)
+    for one in (odd, event.object):
+        assert isinstance(one, CoschedulingPodGroup)
+        [problem] = of_coscheduling(one).problems
+        assert problem.startswith(f"the PodGroup cannot be read: {reason}"), problem
+        assert len(problem) < 400
+    assert isinstance(web, CoschedulingPodGroup)
+    assert (of_coscheduling(web).minimum, of_coscheduling(web).problems) == (3, ())
+
+
+def test_a_podgroup_of_upstream_that_cannot_be_read_has_one_problem():
+    [odd] = listed(POD_GROUP, '{"metadata":{"name":"odd","uid":"u"},"spec":{"schedulingPolicy":{"gang":7}}}')
+    assert isinstance(odd, UpstreamPodGroup)
+    [problem] = of_upstream(odd).problems
+    assert problem.startswith("the PodGroup cannot be read: Expected `object | null`, got `int`"), problem
 
 
 def test_an_object_of_which_nothing_can_be_read_is_undecodable():

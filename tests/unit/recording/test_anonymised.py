@@ -31,7 +31,24 @@ from berth.api.devices import (
     SliceDevice,
 )
 from berth.api.meta import ObjectMeta
-from berth.api.pod import Pod
+from berth.api.node import Node
+from berth.api.pod import Pod, PodCondition
+from berth.api.podgroups import (
+    GROUP_LABEL,
+    SCHEDULED,
+    TOPOLOGY_ANNOTATION,
+    CoschedulingPodGroup,
+    CoschedulingSpec,
+    GangPolicy,
+    SchedulingPolicy,
+    UpstreamPodGroup,
+    UpstreamSpec,
+    UpstreamStatus,
+    group_of,
+    is_scheduled,
+    of_coscheduling,
+    of_upstream,
+)
 from berth.api.volumes import BETA_STORAGE_CLASS, BIND_COMPLETED, MIGRATED_PLUGINS
 from berth.cel.selector import compile_selector
 from berth.cluster.nodes import NodeInfo
@@ -59,6 +76,7 @@ from harness.worlds.recorded_groups import RecordedGroups
 from harness.worlds.recorded_world import CONFIG, RecordedWorld
 
 D = TypeVar("D", ResourceSlice, DeviceClass)
+T = TypeVar("T", CoschedulingPodGroup, Pod, Node)
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 TRAFFIC = """\
@@ -491,6 +509,51 @@ def test_a_removal_stays_one():
     found = of("cluster", "node.acme-web", None)
     assert found.payload is None
     assert re.fullmatch(r"node\.[a-z][a-z0-9]{3}-[a-z][a-z0-9]{2}", found.subject)
+
+
+@pytest.mark.parametrize("name", ["acme-train-7", "2024"])
+def test_masked_pods_name_the_same_masked_group(name: str):
+    anonymiser = Anonymiser(configuration())
+
+    def masked(kind: str, thing: T) -> T:
+        entry = encode_entry(MirrorEntry(term=Term(7), object=msgspec.Raw(msgspec.json.encode(thing))))
+        found = anonymiser.of(recorded("cluster", 5, NOW, f"{kind}.{thing.metadata.name}", entry)).payload or b""
+        assert b"acme" not in found
+        return msgspec.json.decode(decode_entry(found).object, type=type(thing))
+
+    group = CoschedulingPodGroup(
+        metadata=ObjectMeta(name=name, namespace="acme", annotations={TOPOLOGY_ANNOTATION: "acme.com/rack"}),
+        spec=CoschedulingSpec(min_member=3, min_resources={"cpu": "36", "acme.com/gpu": 4, "memory": "80Gi"}),
+    )
+    found = of_coscheduling(masked("coschedulingpodgroup", group))
+    pod = masked("pod", Pod(metadata=ObjectMeta(name="acme-web", namespace="acme", labels={GROUP_LABEL: name})))
+    node = masked("node", Node(metadata=ObjectMeta(name="acme-n", labels={"acme.com/rack": "acme-r7"})))
+    assert group_of(pod) == found.key != of_coscheduling(group).key
+    assert found.topology is not None
+    assert found.topology.key in (node.metadata.labels or {})
+    assert found.minimum == 3
+    assert sorted(found.min_resources.values()) == sorted(of_coscheduling(group).min_resources.values())
+    assert found.problems == ()
+
+
+@pytest.mark.parametrize("version", SCHEDULED)
+def test_a_masked_group_of_upstream_is_what_it_was(version: str):
+    group = UpstreamPodGroup(
+        metadata=ObjectMeta(name="acme", namespace="acme"),
+        spec=UpstreamSpec(
+            scheduling_policy=SchedulingPolicy(gang=GangPolicy(min_count=3)),
+            disruption_mode="PodGroup",
+            preemption_policy="Never",
+        ),
+        status=UpstreamStatus(conditions=[PodCondition(type=SCHEDULED[version], status="True")]),
+    )
+    entry = encode_entry(MirrorEntry(term=Term(7), object=msgspec.Raw(msgspec.json.encode(group))))
+    record = Anonymiser(configuration()).of(recorded("cluster", 5, NOW, "podgroup.acme", entry))
+    masked = msgspec.json.decode(decode_entry(record.payload or b"").object, type=UpstreamPodGroup)
+    named = {"name": "", "namespace": ""}
+    assert b"acme" not in (record.payload or b"")
+    assert msgspec.structs.replace(of_upstream(masked), **named) == msgspec.structs.replace(of_upstream(group), **named)
+    assert is_scheduled(masked)
 
 
 def test_a_masked_selector_matches_the_same_masked_devices():

@@ -13,7 +13,7 @@ from berth.api.podgroups import GROUP_LABEL, CoschedulingPodGroup, CoschedulingS
 from berth.kube.listwatch import Current, Deleted, Listed
 from berth.messages.attempts import Outcome, Positions, Reason
 from berth.messages.queue import GROUPED, GroupCounts, PageRequest, PodRequest
-from berth_watcher.events import AttemptLookedUp, FoundDecision, FoundInFlight, LookUpAttempt, StreamsRead
+from berth_watcher.events import AttemptLookedUp, FoundDecision, FoundInFlight, LookUpAttempt, StreamsRead, Warn
 from berth_watcher.queue.answers import PODS_SCANNED
 from berth_watcher.settings import AttemptSettings
 from harness.worlds.watcher_world import EPOCH, WatcherUnderTest, a_node, a_pod, attempt
@@ -90,6 +90,16 @@ def test_groups_are_counted_by_what_they_do():
     assert counts() == {"waiting": 2, "begun": 1, "in flight": 1}
     watcher.show(a_member("torn-2", "torn"))
     assert counts()["in flight"] == 2
+
+
+def test_pods_of_a_group_that_cannot_be_read_say_so_and_keep_no_other_group_waiting():
+    metadata = ObjectMeta(name="odd", namespace="default", uid="uid-~odd", resource_version="1")
+    odd = CoschedulingPodGroup(metadata=metadata, spec=CoschedulingSpec(left_out="cannot be read: x"))
+    watcher = a_watcher(odd, *members(2, "odd"), a_pod_group(minimum=2), *members(2))
+    assert message_of(watcher, "uid-odd-0") == "the PodGroup cannot be read: x"
+    assert [names(watcher, place) for place in range(len(watcher.groups_published))] == [["gang-0", "gang-1"]]
+    [warning] = watcher.of(Warn)
+    assert (warning.fields["name"], warning.fields["reason"]) == ("default/odd", "cannot be read: x")
 
 
 def test_pods_whose_group_comes_late_wait_for_it():

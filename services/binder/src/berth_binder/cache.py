@@ -334,6 +334,10 @@ class Cache:
 
     def stop_awaiting(self, uid: str) -> None:
         self._awaited.discard(uid)
+        for kind, awaited in [*self._awaited_versions.items()]:
+            self._awaited_versions[kind] = sorted(each for each in awaited if each[1] != uid)
+            if not self._awaited_versions[kind]:
+                del self._awaited_versions[kind]
 
     def _notify_of(self, uid: str) -> None:
         if uid in self._awaited and self._on_shown is not None:

@@ -17,6 +17,7 @@ from berth.api.kinds import DEVICE_KINDS, NODE, PLUGIN_KINDS, WATCHED_KINDS
 from berth.api.meta import KubernetesObject, ObjectMeta
 from berth.api.node import Node
 from berth.api.pod import Pod, is_bound, is_finished, priority_of
+from berth.api.podgroups import CoschedulingPodGroup, UpstreamPodGroup
 from berth.api.resources import PODS, pod_requests, read_amounts
 from berth.cluster.snapshot import Objects
 from berth.decoding import check_size, decode_json, structure_of, version_number
@@ -361,7 +362,7 @@ class UndecodableObjects:
 
     def look_at(self, kind: str, name: str, thing: KubernetesObject | None) -> list[Effect]:
         """Warn about an object of which a part is left out."""
-        reason = left_out(thing)
+        reason = thing.spec.left_out if isinstance(thing, CoschedulingPodGroup | UpstreamPodGroup) else left_out(thing)
         if reason == self._left_out.get((kind, name), ""):
             return []
         self._left_out.pop((kind, name), None)

@@ -249,8 +249,7 @@ def test_problems_always_come_in_the_same_order():
         ),
         pytest.param(
             "profiles: [{plugins: {placementScore: {enabled: [{name: Fit}]}}}]",
-            "profiles[0].plugins.placementScore: "
-            "not supported; pods are placed one by one here, groups have no plugins",
+            "profiles[0].plugins.placementScore: not supported; groups are placed without plugins",
             id="placements of groups",
         ),
         pytest.param(
@@ -305,6 +304,103 @@ def test_disabling_an_unsupported_kube_scheduler_plugin_is_reported():
     configuration = loaded(body)
     assert names(configuration, Point.FILTER) == [("Fit", 1)]
     assert configuration.ignored == ("profiles[0].plugins.multiPoint.disabled[0] (GangScheduling)",)
+
+
+COSCHEDULING = """
+profiles:
+- schedulerName: scheduler-plugins-scheduler
+  plugins:
+    %s
+  pluginConfig:
+  - name: Coscheduling
+    args:
+      apiVersion: kubescheduler.config.k8s.io/v1
+      kind: CoschedulingArgs
+      permitWaitingTimeSeconds: 10
+      podGroupBackoffSeconds: 0
+"""
+
+
+@pytest.mark.parametrize(
+    "plugins",
+    [
+        pytest.param(
+            """queueSort: {enabled: [{name: Coscheduling}], disabled: [{name: "*"}]}
+    preFilter: {enabled: [{name: Coscheduling}]}
+    permit: {enabled: [{name: Coscheduling}]}
+    reserve: {enabled: [{name: Coscheduling}]}""",
+            id="at each point",
+        ),
+        pytest.param("multiPoint: {enabled: [{name: Coscheduling}], disabled: [{name: Sort}]}", id="everywhere"),
+        pytest.param(
+            """multiPoint: {enabled: [{name: Coscheduling}]}
+    queueSort: {enabled: [{name: Coscheduling}], disabled: [{name: "*"}]}""",
+            id="both",
+        ),
+    ],
+)
+def test_a_file_with_coscheduling_loads_and_says_what_berth_does_instead(plugins):
+    configuration = loaded(COSCHEDULING % plugins)
+    default = loaded("profiles: [{schedulerName: scheduler-plugins-scheduler}]")
+    assert configuration.profiles == default.profiles
+    assert configuration.converted == (
+        "profiles[0].plugins: Coscheduling is left out, groups are placed all or none without a plugin",
+        (
+            "profiles[0].pluginConfig[0].args.permitWaitingTimeSeconds has no effect, "
+            "a group that waits holds no room, so that none has to be given back"
+        ),
+        (
+            "profiles[0].pluginConfig[0].args.podGroupBackoffSeconds has no effect, "
+            "groups back off by podInitialBackoffSeconds and podMaxBackoffSeconds, as pods do"
+        ),
+    )
+
+
+def test_another_profile_may_leave_the_queue_to_its_default():
+    body = (
+        "profiles: [{schedulerName: a}, {schedulerName: b, "
+        'plugins: {queueSort: {enabled: [{name: Coscheduling}], disabled: [{name: "*"}]}}}]'
+    )
+    assert names(loaded(body), Point.QUEUE_SORT) == [("Sort", None)]
+
+
+def test_the_plugins_of_upstreams_groups_are_left_out_with_a_sentence():
+    body = (
+        "profiles: [{plugins: {multiPoint: {enabled: [{name: GangScheduling}]}, "
+        "placementGenerate: {enabled: [{name: TopologyPlacement}]}, "
+        "placementScore: {enabled: [{name: PodGroupPodsCount, weight: 2}]}}}]"
+    )
+    assert loaded(body).profiles == loaded("").profiles
+    assert loaded(body).converted == (
+        "profiles[0].plugins: GangScheduling is left out, groups are placed all or none without a plugin",
+        (
+            "profiles[0].plugins: TopologyPlacement is left out, "
+            "a group that names a topology key is placed in one of its domains without a plugin"
+        ),
+        (
+            "profiles[0].plugins: PodGroupPodsCount is left out, "
+            "of the domains that hold a whole group the fullest is tried first"
+        ),
+    )
+
+
+def test_arguments_of_coscheduling_are_checked():
+    args = "{permitWaitingTimeSeconds: -1, podGroupBackoffSeconds: soon, waitingTime: 1}"
+    assert problems(f"profiles: [{{pluginConfig: [{{name: Coscheduling, args: {args}}}]}}]") == (
+        "profiles[0].pluginConfig[0].args.waitingTime: unknown field",
+        "profiles[0].pluginConfig[0].args.podGroupBackoffSeconds: want a whole number, got 'soon'",
+    )
+    args = "{permitWaitingTimeSeconds: -1}"
+    assert problems(f"profiles: [{{pluginConfig: [{{name: Coscheduling, args: {args}}}]}}]") == (
+        "profiles[0].pluginConfig[0].args.permitWaitingTimeSeconds: want 0 or more, got -1",
+    )
+
+
+def test_an_installed_plugin_named_coscheduling_stays():
+    known = {**KNOWN, "Coscheduling": Known((Point.QUEUE_SORT,))}
+    body = 'profiles: [{plugins: {queueSort: {enabled: [{name: Coscheduling}], disabled: [{name: "*"}]}}}]'
+    configuration = load(HEAD + body, known=known, preset=PRESET)
+    assert (names(configuration, Point.QUEUE_SORT), configuration.converted) == ([("Coscheduling", None)], ())
 
 
 def test_a_whole_number_may_be_written_with_a_point():

@@ -95,7 +95,7 @@ def test_a_profile_runs_the_gated_list_and_what_1_18_did_outside_of_plugins(prov
         point: [*gated.get(point, ()), *BESIDE.get(point, ())] for point in (*gated, *BESIDE)
     }
     profile = profiles_of(configuration)["berth"]
-    assert [plugin.name for plugin in profile.filters] == running(configuration)["filter"]
+    assert [plugin.name for plugin in profile.of_plans.filters] == running(configuration)["filter"]
     assert [plugin.name for plugin in profile.pre_scores] == running(configuration)["preScore"]
     assert list(profile.weights.items()) == running(configuration)["score"]
 

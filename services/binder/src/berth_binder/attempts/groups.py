@@ -546,6 +546,9 @@ class GroupBinding:
         if group is None or group.decision is not decision or group.decided is None:
             return []
         del self.undecided[group.uid]
+        for uid in (group.uid, *group.awaited):  # by a forged message, what never comes
+            if not self._calls.is_tried(uid):
+                self._cache.stop_awaiting(uid)
         shown = self._cache.groups.get(group.key)
         if shown is None or not self._cache.members_of(group.key).need(shown):
             self.begun.discard(group.uid)

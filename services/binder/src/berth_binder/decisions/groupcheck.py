@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 import msgspec
 
@@ -20,9 +21,9 @@ from berth.framework.cycle import check
 from berth.framework.plugincalls import PluginFailure
 from berth.framework.profile import Profile
 from berth.framework.scoring import counted_pods_of
-from berth.framework.status import SUCCESS, Code, Status
+from berth.framework.status import EXAMPLES, SUCCESS, Code, Status
 from berth.messages.attempts import Candidate, Outcome, Reason, Rejection, by_best_estimate
-from berth.messages.groups import GroupPlan
+from berth.messages.groups import MOST_ALTERNATES, GroupPlan
 from berth_binder.cache import PODS, Cache
 from berth_binder.decisions.verdict import RecheckError, Verdict
 
@@ -137,7 +138,7 @@ class GroupCheck:
                 examining.forget_all()
         if not done:
             return examining.conflict()
-        return GroupPlacement(nodes=dict(examining.nodes), left_out=tuple(examining.rejections))
+        return GroupPlacement(nodes=dict(examining.nodes), left_out=examining.rejections)
 
     def lacking(self, shown: PodGroup, placed: Iterable[Pod]) -> str:
         """What of minResources the nodes have not free, beyond what the members have. A check of sums, no promise."""
@@ -177,7 +178,10 @@ class _Examining:
     ) -> None:
         self._reservations = reservations
         self.nodes: dict[str, str] = {}
-        self.rejections: list[Rejection] = []
+        self._rejected: dict[tuple[str, str], dict[str, None]] = {}  # by plugin and reason, the nodes
+        self._without_node = 0
+        # A plan whose nodes have all gone, or never were, takes at most twice the checks of one that holds.
+        self._alternates_left = len(plan.members) + MOST_ALTERNATES
         self._cache = cache
         self._profile = profile
         self._plan = plan
@@ -190,6 +194,14 @@ class _Examining:
     @property
     def is_enough(self) -> bool:
         return len(self.nodes) >= self._need
+
+    @property
+    def rejections(self) -> tuple[Rejection, ...]:
+        """Why members have no node, each reason once."""
+        return tuple(
+            Rejection(plugin=plugin, reason=reason, nodes=len(nodes), examples=[*islice(nodes, EXAMPLES)])
+            for (plugin, reason), nodes in self._rejected.items()
+        )
 
     def run(self) -> Generator[None, None, None]:
         """Assume members one after another, then check those again whose node an event has touched."""
@@ -222,8 +234,8 @@ class _Examining:
         return Verdict(
             outcome=Outcome.CONFLICT,
             reason=Reason.NO_CANDIDATE,
-            message=f"{len(self.rejections)} members have no node any more, and {self._need} are needed together",
-            rejections=tuple(self.rejections),
+            message=f"{self._without_node} members have no node any more, and {self._need} are needed together",
+            rejections=self.rejections,
         )
 
     def _check_touched(self) -> Generator[None, None, None]:
@@ -244,11 +256,12 @@ class _Examining:
         status = self._take(pod, planned)
         if status.is_success:
             return
-        self.rejections.append(_rejection(status, planned))
-        for candidate in self._alternates(pod, of_class):
+        for candidate in self._alternates(pod, of_class)[: self._alternates_left]:
+            self._alternates_left -= 1
             if self._take(pod, candidate.node).is_success:
-                self.rejections.pop()
                 return
+        self._without_node += 1
+        self._rejected.setdefault((status.plugin, ", ".join(status.reasons)), {})[planned] = None
 
     def _take(self, pod: Pod, node: str) -> Status:
         """Assume the pod there if it passes and gets what it reserves."""
@@ -275,7 +288,8 @@ class _Examining:
 
     def _alternates(self, pod: Pod, of_class: int) -> Sequence[Candidate]:
         """The class's other nodes, the best as the pods there are now first."""
-        found = self._plan.classes[of_class].alternates if of_class < len(self._plan.classes) else []
+        has_more = self._alternates_left > 0 and of_class < len(self._plan.classes)
+        found = self._plan.classes[of_class].alternates if has_more else []
         names = [self._plan.nodes[each.node] for each in found]
         try:
             present = counted_pods_of(pod, names, self._cache.snapshot, self._profile)
@@ -302,7 +316,3 @@ class _Examining:
             return True  # the filters say so
         key, value = self._domain
         return (there.metadata.labels or {}).get(key) == value
-
-
-def _rejection(status: Status, node: str) -> Rejection:
-    return Rejection(plugin=status.plugin, reason=", ".join(status.reasons), nodes=1, examples=[node])

@@ -27,6 +27,7 @@ from berth.api.config.nodeload.trimaran import TrimaranArgs
 from berth.api.devices import CapacityRange, CapacityRequestPolicy, Counter, DeviceCapacity
 from berth.api.kinds import WATCHED_KINDS
 from berth.api.meta import NOT_KEPT
+from berth.api.podgroups import GROUP_LABEL
 from berth.bus.topology import BANDWIDTH, CLUSTER, DECISIONS, FACTS, PENDING, RANKED
 from berth.decoding import decode_json
 from berth.errors import DecodeError
@@ -162,6 +163,8 @@ class Anonymiser:
         return value
 
     def _under(self, name: str, value: Any, field: str) -> Any:
+        if field == "labels" and name == GROUP_LABEL:
+            return self._mask.name(value)  # as the group's own name, where other labels keep numbers
         is_rate = field == "annotations" and name in _RATES
         return self._mask.quantity(value) if is_rate else self._masked(value, field)
 
@@ -291,7 +294,8 @@ def _by_field(mask: Mask) -> Mapping[str, Callable[[str], str]]:
         mask.text: "message reason error details queue stage note problems",
         mask.time: "creation_timestamp deletion_timestamp start_time last_transition_time bound_at disrupted_pods "
         "allocation_timestamp created",
-        mask.quantity: "requests limits overhead allocatable capacity maximum_volume_size consumed_capacity",
+        mask.quantity: "requests min_resources limits overhead allocatable capacity maximum_volume_size "
+        "consumed_capacity",
         mask.expression: "expression",
         mask.literal: "string_value version_value",
         mask.version: "resource_version resource_versions",

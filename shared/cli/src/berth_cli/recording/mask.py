@@ -180,13 +180,14 @@ ifnotpresent ignore image immediate in index ingress initialized instance intern
 kube kubelet kubernetes kubescheduler label labels lease leases leastallocated limits link linux list load local lost
 lt managed master memory memorypressure message metadata migrated mostallocated name namespace network
 networkunavailable never node nodes noexecute noschedule not notin ordinal out part partition pending pidpressure
-plane plugins pod podcontroller pods podscheduled podsignature policy ppc64le preemptionbyscheduler
+plane plugins pod podcontroller podgroupinitiallyscheduled podgroupscheduled pods podscheduled podsignature policy
+ppc64le preemptionbyscheduler
 preemptlowerpriority preferavoidpods prefernoschedule preferred priority provisioned provisioner pullpolicy pv pvc
 readonlymany readwritemany readwriteonce readwriteoncepod ready reason receive reference region relative release
 released requestedtocapacityratio requests required riscv64 role running s390x safe scalar scheduleanyway scheduler
 scheduling schedulinggated sctp selected service shutdown storage succeeded system taint tcp template topology
 transmit true type udp uid unavailable uninitialized unknown unreachable unschedulable v1 v1alpha1 v1beta1 v1beta2
-v1beta3 v2 version volume volumes waitforfirstconsumer waits windows worker zone
+v1beta3 v2 version volume volumes waitforfirstconsumer waits windows worker x zone
 """
 _PROVIDERS: Final = """
 amazonaws amd aws azure bond cinder cloud com csi dev docker ebs en eth gce gke google http https intel latest

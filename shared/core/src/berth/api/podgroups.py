@@ -45,8 +45,9 @@ _LABEL_KEY: Final = re.compile(
 
 
 class CoschedulingSpec(Trimmed, frozen=True, kw_only=True):
-    """Changes at any time. Without ``min_member`` it is 1."""
+    """Changes at any time. Without ``min_member`` it is 1. ``left_out``: why the spec is not here."""
 
+    left_out: str = ""
     min_member: Int32 | None = None
     min_resources: Quantities | None = None
     schedule_timeout_seconds: Int32 | None = None
@@ -92,8 +93,12 @@ class DisruptionModes(Trimmed, frozen=True, kw_only=True):
 
 
 class UpstreamSpec(Trimmed, frozen=True, kw_only=True):
-    """v1alpha2 and v1beta1, which differ in ``disruption_mode``: a word, or one of two fields."""
+    """v1alpha2 and v1beta1, which differ in ``disruption_mode``: a word, or one of two fields.
 
+    ``left_out``: why the spec is not here.
+    """
+
+    left_out: str = ""
     scheduling_policy: SchedulingPolicy = SchedulingPolicy()
     scheduling_constraints: SchedulingConstraints | None = None
     disruption_mode: str | DisruptionModes | None = None
@@ -190,7 +195,7 @@ def group_of(pod: Pod) -> GroupKey | None:
 
 
 def of_coscheduling(group: CoschedulingPodGroup) -> PodGroup:
-    problems: list[str] = []
+    problems = _left_out_problems(group.spec.left_out)
     minimum = _minimum(group.spec.min_member, "spec.minMember", problems)
     return _form(
         Dialect.COSCHEDULING,
@@ -204,9 +209,9 @@ def of_coscheduling(group: CoschedulingPodGroup) -> PodGroup:
 
 
 def of_upstream(group: UpstreamPodGroup) -> PodGroup:
-    spec, problems = group.spec, list[str]()
+    spec, problems = group.spec, _left_out_problems(group.spec.left_out)
     policy = spec.scheduling_policy
-    if (policy.gang is None) == (policy.basic is None):
+    if not problems and (policy.gang is None) == (policy.basic is None):
         problems.append("spec.schedulingPolicy: want gang or basic")
     if spec.parent_composite_pod_group_name:
         problems.append("spec.parentCompositePodGroupName: groups of groups are not scheduled")
@@ -221,6 +226,10 @@ def of_upstream(group: UpstreamPodGroup) -> PodGroup:
         goes_as_one=_goes_as_one(spec.disruption_mode, problems),
         problems=tuple(problems),
     )
+
+
+def _left_out_problems(left_out: str) -> list[str]:
+    return [f"the PodGroup {left_out}"] if left_out else []
 
 
 def _form(dialect: Dialect, metadata: ObjectMeta, **values: object) -> PodGroup:

@@ -8,8 +8,8 @@ volumes, affinity and priority; other fields matter only while a pod waits (``as
 always fits into 48 KiB, so that every pod on a node counts; of a claim the status, so that its devices count. Any other
 object that does not fit without its long annotations is left out.
 
-Of a ResourceClaim, DeviceClass or ResourceSlice that cannot be read there is what can (``readable_rest``). Pods that
-need it get the reason as a condition.
+Of a ResourceClaim, DeviceClass, ResourceSlice or PodGroup that cannot be read there is what can (``readable_rest``).
+Pods that need it get the reason as a condition.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ from berth.api.pod import (
     ResourceRequirements,
     unix_seconds,
 )
+from berth.api.podgroups import CoschedulingPodGroup, CoschedulingSpec, UpstreamPodGroup, UpstreamSpec
 from berth.api.podlimits import MOST_BYTES
 from berth.api.resources import CPU, Amounts, is_counted, is_scalar, is_sidecar, pod_requests, read_amounts
 
@@ -293,7 +294,7 @@ class _ClaimWithoutSpec(Trimmed, frozen=True, kw_only=True):
     status: ResourceClaimStatus = ResourceClaimStatus()
 
 
-class _ClassWithoutSpec(Trimmed, frozen=True, kw_only=True):
+class _WithoutSpec(Trimmed, frozen=True, kw_only=True):
     metadata: ObjectMeta
 
 
@@ -310,14 +311,25 @@ class _SliceWithoutDevices(Trimmed, frozen=True, kw_only=True):
     spec: _SlicePlace
 
 
-_rests: Final[dict[type[Any], msgspec.json.Decoder[_ClaimWithoutSpec | _ClassWithoutSpec | _SliceWithoutDevices]]] = {
+_without_spec: Final = msgspec.json.Decoder(_WithoutSpec)
+_rests: Final[dict[type[Any], msgspec.json.Decoder[Any]]] = {
     ResourceClaim: msgspec.json.Decoder(_ClaimWithoutSpec),
-    DeviceClass: msgspec.json.Decoder(_ClassWithoutSpec),
+    DeviceClass: _without_spec,
     ResourceSlice: msgspec.json.Decoder(_SliceWithoutDevices),
+    CoschedulingPodGroup: _without_spec,
+    UpstreamPodGroup: _without_spec,
 }
 
+_SPECS: Final[dict[type[Any], type[Any]]] = {
+    DeviceClass: DeviceClassSpec,
+    CoschedulingPodGroup: CoschedulingSpec,
+    UpstreamPodGroup: UpstreamSpec,
+}
 
-def readable_rest(struct: type[Any], raw: bytes, reason: str) -> ResourceClaim | DeviceClass | ResourceSlice | None:
+Rest = ResourceClaim | DeviceClass | ResourceSlice | CoschedulingPodGroup | UpstreamPodGroup
+
+
+def readable_rest(struct: type[Any], raw: bytes, reason: str) -> Rest | None:
     """The object without the part that cannot be read for this reason; ``None`` if too little is left.
 
     Raises:
@@ -328,8 +340,9 @@ def readable_rest(struct: type[Any], raw: bytes, reason: str) -> ResourceClaim |
     text = f"cannot be read: {reason}"
     if isinstance(rest, _ClaimWithoutSpec):
         return ResourceClaim(metadata=rest.metadata, spec=ResourceClaimSpec(left_out=text), status=rest.status)
-    if isinstance(rest, _ClassWithoutSpec):
-        return DeviceClass(metadata=rest.metadata, spec=DeviceClassSpec(left_out=text))
+    if isinstance(rest, _WithoutSpec):
+        without_spec: Rest = struct(metadata=rest.metadata, spec=_SPECS[struct](left_out=text))
+        return without_spec
     if isinstance(rest, _SliceWithoutDevices):
         place = {name: getattr(rest.spec, name) for name in _SlicePlace.__struct_fields__}
         return ResourceSlice(metadata=rest.metadata, spec=ResourceSliceSpec(left_out=text, **place))

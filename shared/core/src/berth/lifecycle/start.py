@@ -228,7 +228,7 @@ def start(  # noqa: PLR0913 - all but the flags are named
 
 
 def old_ways(settings: Settings, configuration: KubeSchedulerConfiguration) -> list[str]:
-    """A sentence for each deprecated form in flags or file, with the new form."""
+    """A sentence for each deprecated form in flags or file, and for what is read otherwise than written."""
     deprecation = deprecation_warning(settings.algorithm_provider)
     converted = [f"{settings.config}: {sentence}" for sentence in configuration.converted]
     return [*([deprecation] if deprecation else []), *converted]

@@ -18,6 +18,7 @@ from berth.api.config.configuration import (
 )
 from berth.api.config.decode import Problems, parse_yaml, read_struct
 from berth.api.config.extenders import complete_extenders, without_ignored_resources
+from berth.api.config.groupplugins import what_is_left_out
 from berth.api.config.profiles import KnownPlugin, PluginSetting, complete_profiles
 from berth.api.config.types import (
     API_GROUP,
@@ -90,9 +91,9 @@ def _read(document: dict[str, object], plugged: PluginSetting, problems: Problem
     if problems:
         return None
     remarks = (remark for index, profile in enumerate(configuration.profiles) for remark in _remarks(profile, index))
-    return replace(
-        configuration, digest=_digest(document, plugged.preset), converted=(*conversion.done, *dict.fromkeys(remarks))
-    )
+    left_out = () if plugged.is_partial else what_is_left_out(file.profiles, plugged.known)
+    converted = (*conversion.done, *left_out, *dict.fromkeys(remarks))
+    return replace(configuration, digest=_digest(document, plugged.preset), converted=converted)
 
 
 def _remarks(profile: ProfileConfiguration, index: int) -> Iterator[str]:

@@ -17,6 +17,7 @@ import msgspec
 
 from berth.api.config.configuration import EVERY_NODE, PluginLists, ProfileConfiguration
 from berth.api.config.decode import Problems, did_you_mean, read_struct
+from berth.api.config.groupplugins import GROUP_PLUGINS
 from berth.api.config.types import API_VERSION, EVERYTHING, FileProfile, PluginRef, Plugins, PluginSet, Point
 from berth.api.config.versions import GONE_PLUGINS, NOT_HERE, REFUSED_PLUGINS
 
@@ -78,6 +79,8 @@ def complete_profiles(
     if plugged.is_partial:
         profiles = [_only_known(profile, plugged.known) for profile in profiles]
         plugged = replace(plugged, preset=_each_set(plugged.preset, partial(_only_refs, plugged.known)))
+    else:
+        plugged = replace(plugged, known={**GROUP_PLUGINS, **plugged.known})
     names = PluginNames(known=plugged.known, preset=plugged.preset)
     made = tuple(
         _profile(profile, f"profiles[{index}]", plugged, names, problems) for index, profile in enumerate(profiles)
@@ -96,7 +99,7 @@ def _profile(
     problems.check_range(f"{path}.percentageOfNodesToScore", given.percentage_of_nodes_to_score, 0, 100)
     _check_names(given.plugins, f"{path}.plugins", known, names, problems)
     percentage = given.percentage_of_nodes_to_score
-    lists = expand(plugged.preset, given.plugins, {name: plugin.points for name, plugin in known.items()})
+    lists = _without_group_plugins(given.plugins, plugged)
     if not plugged.is_partial:
         _check_lists(lists, f"{path}.plugins", problems)
     return ProfileConfiguration(
@@ -107,6 +110,22 @@ def _profile(
     )
 
 
+def _without_group_plugins(given: Plugins, plugged: PluginSetting) -> PluginLists:
+    points_of = {name: plugin.points for name, plugin in plugged.known.items()}
+    written = expand(plugged.preset, given, points_of)
+    lists = {
+        point: tuple(ref for ref in refs if not _is_left_out(ref.name, plugged.known))
+        for point, refs in written.items()
+    }
+    if written[Point.QUEUE_SORT] and not lists[Point.QUEUE_SORT]:  # Coscheduling takes the place of PrioritySort
+        lists[Point.QUEUE_SORT] = expand(plugged.preset, Plugins(), points_of)[Point.QUEUE_SORT]
+    return lists
+
+
+def _is_left_out(name: str, known: Mapping[str, object]) -> bool:
+    return name in GROUP_PLUGINS and known.get(name) is GROUP_PLUGINS[name]
+
+
 def _check_names(
     plugins: Plugins, path: str, known: Mapping[str, KnownPlugin], names: PluginNames, problems: Problems
 ) -> None:
@@ -115,8 +134,8 @@ def _check_names(
         ("placementGenerate", plugins.placement_generate),
         ("placementScore", plugins.placement_score),
     ):
-        if of_groups.enabled:
-            problems.append(f"{path}.{place}: not supported; pods are placed one by one here, groups have no plugins")
+        if any(not _is_left_out(ref.name, known) for ref in of_groups.enabled or ()):
+            problems.append(f"{path}.{place}: not supported; groups are placed without plugins")
     for place, chosen in sets.items():
         for index, ref in enumerate(chosen.enabled or ()):
             where = f"{path}.{place}.enabled[{index}]"
@@ -229,6 +248,7 @@ def _args(  # noqa: PLR0913, PLR0917 - what is given, where, what it is checked 
             made[config.name] = _read_args(
                 config.args or {}, config.name, f"{place}.args", known[config.name], problems
             )
+    made = {name: args for name, args in made.items() if not _is_left_out(name, known)}
     used = dict.fromkeys(ref.name for refs in lists.values() for ref in refs)
     for name in (name for name in used if name not in made and name in known):
         args_type = known[name].args_type
@@ -320,7 +340,7 @@ class PluginNames:
         return {_read(ref) for ref in self.preset.at(Point(place)).enabled or ()}
 
     def _offered(self) -> list[str]:
-        return [name for name in sorted(self.known) if self.allows(name)]
+        return [name for name in sorted(self.known) if self.allows(name) and not _is_left_out(name, self.known)]
 
 
 def _is_whole(written: PluginSet) -> bool:

@@ -69,7 +69,7 @@ class PluginSet(FileType, frozen=True, kw_only=True):
 class Plugins(FileType, frozen=True, kw_only=True):
     """One set per extension point, and ``multiPoint`` for all points of a plugin.
 
-    ``placementGenerate`` and ``placementScore`` are v1's fields for pod groups, which berth does not place as groups.
+    ``placementGenerate`` and ``placementScore`` are v1's fields for pod groups, which berth places without plugins.
     """
 
     pre_enqueue: PluginSet = PluginSet()

@@ -11,6 +11,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from berth.api.config.groupplugins import GROUP_PLUGINS
 from berth.api.config.types import API_GROUP, API_VERSION
 
 BETA3: Final = f"{API_GROUP}/v1beta3"
@@ -66,9 +67,7 @@ REFUSED_PLUGINS: Final[Mapping[str, str]] = {
 NOT_HERE: Final = (
     *GONE_PLUGINS,
     *REFUSED_PLUGINS,
-    "GangScheduling",
-    "PodGroupPodsCount",
-    "TopologyPlacementGenerator",
+    *GROUP_PLUGINS,
 )
 
 _MOVED_ELECTION: Final = {"lockObjectName": "resourceName", "lockObjectNamespace": "resourceNamespace"}
