@@ -982,3 +982,29 @@ async def test_nothing_is_cut_off_at_400_pixels(told: ToldConsole):
             await go(narrow, f"{told.url}#/{view}")
             await see(narrow, selector, pattern)
             assert await run(narrow, CUT) == [], view
+
+
+# --- what the nodes use
+
+PIXEL = """
+const canvas = document.querySelector(".stack canvas");
+return [...canvas.getContext("2d").getImageData(30, 60, 1, 1).data].join();
+"""
+"""The colour of the first tile."""
+
+
+async def test_tiles_are_coloured_by_measured_use_and_say_its_age(told: ToldConsole, driver: WebDriver):
+    at = 1_800_000_000.0
+    told.begin(now=at, usage=[[0, 3000.0, 2.0**32, at - 12]])  # of 4 cores 0.5 requested and 3 used
+    await go(driver, f"{told.url}#/cluster")
+    await see(driver, ".totals", "2 nodes")
+    requested = await run(driver, PIXEL)
+    await click(driver, ".choice label", "CPU used")
+    await see(driver, ".totals", "1 measured")
+    assert await run(driver, PIXEL) != requested
+    canvas = driver.find_elements(By.CSS_SELECTOR, ".stack canvas")[1]
+    await asyncio.to_thread(canvas.send_keys, Keys.HOME)
+    text = await see(driver, "[id^=spoken]", "CPU used 75 %, 3 of 4")
+    assert "Memory used 50 %, 4.0 GiB of 8.0 GiB, " in text
+    await asyncio.to_thread(canvas.send_keys, Keys.ARROW_RIGHT)
+    assert "CPU used not measured" in await see(driver, "[id^=spoken]", "n1")

@@ -178,7 +178,7 @@ class ClusterUsers:
                 spec["schedulingGates"] = [{"name": "later"}]
                 self._world.in_world(self._ungate, ("default", name), after=chance.uniform(1, 20))
             case "volume" | "static":
-                self._add_claim(f"claim-{name}", CLASS if kind == "volume" else LOCAL)
+                self.add_claim(f"claim-{name}", CLASS if kind == "volume" else LOCAL)
                 spec["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": f"claim-{name}"}}]
                 if kind == "static" and chance.random() < 0.9:
                     self._world.in_world(self.add_volume, after=chance.choice((0.0, chance.uniform(0.5, 20))))
@@ -228,13 +228,13 @@ class ClusterUsers:
         if stored is None or stored.value["spec"].get("nodeName"):
             return
         wanted = requests_of(stored.value)
-        free = [node for node, room in self._rooms().items() if all(a <= b for a, b in zip(wanted, room, strict=True))]
+        free = [node for node, room in self.rooms().items() if all(a <= b for a, b in zip(wanted, room, strict=True))]
         if free:
             self.count("pod bound by another scheduler")
             bound = {**stored.value, "spec": {**stored.value["spec"], "nodeName": self._chance.choice(free)}}
             self._resources.store.put(PODS, key, bound)
 
-    def _rooms(self) -> dict[str, list[float]]:
+    def rooms(self) -> dict[str, list[float]]:
         rooms = {}
         for stored in self._world.api.store.table(NODES).in_order():
             offer = stored.value["status"]["allocatable"]
@@ -333,7 +333,7 @@ class ClusterUsers:
 
     # --- volumes
 
-    def _add_claim(self, name: str, storage_class: str) -> None:
+    def add_claim(self, name: str, storage_class: str = CLASS) -> None:
         spec = {
             "accessModes": ["ReadWriteOnce"],
             "storageClassName": storage_class,
@@ -400,7 +400,7 @@ class ClusterUsers:
         if free:
             self.count("volume taken")
             stored, name = self._chance.choice(free), f"claim-of-another-{self._volumes}-{self.counts['volume taken']}"
-            self._add_claim(name, LOCAL)
+            self.add_claim(name, LOCAL)
             claim = self._resources.find(PERSISTENT_VOLUME_CLAIMS, ("default", name))
             reference = {"namespace": "default", "name": name, "uid": claim.value["metadata"]["uid"]}
             spec = {**stored.value["spec"], "claimRef": reference}

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
+from berth.api.podgroups import group_of
 from berth.bus.admin import NAMED_IN_POSITIONS
 from berth.bus.topology import PENDING, RANKED
 from berth.errors import BerthError
@@ -18,6 +19,7 @@ from simulation.hostile import be_hostile
 from simulation.intruders import Intruder
 from simulation.loop import SimulatedProcess
 from simulation.network import Link
+from simulation.truth import decoded
 from simulation.world import Service, World
 
 STREAM_LOST: Final = "NATS lost a stream"
@@ -34,13 +36,16 @@ HOSTILE: Final = (*HOSTILE_CLIENTS, *INTRUDERS)
 CLAIMS_LOST: Final = "claims lost in mid-air"
 CLAIMS_LATE: Final = "claims seen late"
 HANDED_OVER: Final = "binder hands over"
-APART: Final = frozenset({STREAM_LOST, CLAIMS_LOST, CLAIMS_LATE, HANDED_OVER, *HOSTILE})
+GROUP_LOST: Final = "binder lost within a group"
+GROUP_STOPPED: Final = "SIGTERM within a group"
+APART: Final = frozenset({STREAM_LOST, CLAIMS_LOST, CLAIMS_LATE, HANDED_OVER, GROUP_LOST, GROUP_STOPPED, *HOSTILE})
 """Faults that seeds choose only where they are asked for: most seeds stay as they were."""
 FEWEST_NODES: Final = 2
 LONGEST_PAUSE_SECONDS: Final = 40.0
 LONGEST_ATTACK: Final = 45.0
 AFTERMATH_SECONDS: Final = {
     "binder lost in mid-air": 20.0,
+    GROUP_LOST: 20.0,
     CLAIMS_LOST: 20.0,
     "Bindings late": 30.0,
     "API cut off": 40.0,
@@ -155,6 +160,40 @@ class Faults:
             service.process.is_paused = True
             self._world.note(service.process.name, "paused", "")
             self._later(self._chance.uniform(16.0, LONGEST_PAUSE_SECONDS), self._resume, service.process)
+
+    def lost_within_a_group(self) -> float:
+        """The next binder that has bound a member of a group is killed or paused, its other Bindings on the way."""
+        return self._once_begun(self._lose_within_a_group) + LONGEST_PAUSE_SECONDS
+
+    def _lose_within_a_group(self, service: Service) -> None:
+        if self._chance.random() < 0.7:
+            self._world.network.link(service.process, "api").held_bindings = True
+        self._later(self._chance.choice((0.0, 0.002, 0.02)), self._end_in_mid_air, service)
+
+    def stopped_within_a_group(self) -> float:
+        """SIGTERM of the next binder that has bound a member of a group; without other faults it binds the others."""
+        return self._once_begun(self._stop_within_a_group) + 10.0
+
+    def _stop_within_a_group(self, service: Service) -> None:
+        self._world.note(service.process.name, "SIGTERM", "")
+        service.life.stopping.set()
+
+    def _once_begun(self, act: Callable[[Service], object]) -> float:
+        """Act on the leading binder right after the first Binding of a group that has more to send."""
+        pods = self._world.api.store.table(PODS)
+
+        def on_pod(change: Any) -> None:
+            after, before = change.after, change.before
+            is_bound = after is not None and after.value["spec"].get("nodeName")
+            if not is_bound or (before is not None and before.value["spec"].get("nodeName")):
+                return
+            leaders = [each for each in self._world.services if each.role == "binder" and each.life.health.is_working]
+            if group_of(decoded(after)) is not None and leaders and not leaders[0].process.is_paused:
+                pods.listeners.pop(on_pod, None)
+                self._later(0.0, act, leaders[0])
+
+        pods.listeners[on_pod] = None
+        return self._later(20.0, pods.listeners.pop, on_pod, None)
 
     def claims_lost_in_mid_air(self) -> float:
         """As ``lost_in_mid_air``, once something is on its way; then some of the pods that wait are deleted."""
@@ -495,6 +534,8 @@ FAULTS: Final[dict[str, Callable[[Faults], float]]] = {
     CLAIMS_LATE: Faults.late_claims,
     HANDED_OVER: Faults.hand_over,
     "Bindings late": Faults.late_bindings,
+    GROUP_LOST: Faults.lost_within_a_group,
+    GROUP_STOPPED: Faults.stopped_within_a_group,
     "strangers' fences": Faults.strangers_fence,
     "garbage on the bus": Faults.garbage,
     "bus cut off": Faults.cut_bus,

@@ -308,6 +308,10 @@ class Invariants:
     def _judge_group(self, request: ApiRequest, victim: Pod, question: GroupQuestion, now: Truth) -> None:
         """Evictions for a group make room for all that it needs, which has none without them."""
         profile, key = self.profile_of(question.members[0]), question.group.key
+        of_group = [] if question.group.priority is None else [question.group.priority]
+        if priority_of(victim) >= min([*of_group, *map(priority_of, question.members)]):
+            self._world.problem(f"{victim.key} is evicted for group {key}, of which a member is not more important")
+        self.groups.goes_as_one(victim, now)
         members = {pod.uid for pod in question.members}
         victims = {uid for uid, (preemptor, _) in self._evictions.items() if preemptor in members}
         victims |= self.messages.victims_for.get(question.group.uid, set())

@@ -6,9 +6,7 @@ processes. What a seed finds is any broken invariant, so a table entry also says
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from msgspec import structs
@@ -52,38 +50,9 @@ from berth_watcher.takeover import TakeoverState
 from harness.fakes.memory_bus import MemoryStore
 from simulation import faults
 from simulation.faults import CLAIMS_LATE, CLAIMS_LOST, STREAM_LOST
+from simulation.groupmutations import GROUP_MUTATIONS
+from simulation.mutation import Mutation, Replacement
 from simulation.simulate import ANOTHER_SCHEDULER, ATTACKS, DEVICES, GROUPS, LARGE_OBJECTS, VOLUMES, Focus
-
-Replacement = tuple[Any, str, Any]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Mutation:
-    """One rule taken away."""
-
-    rule: str
-    """What is missing, and where the rule is."""
-    seeds: int
-    """Within how many seeds it must be found."""
-    replace: Callable[[], list[Replacement]]
-    """What is replaced: an owner, a name, the replacement. Called when the mutation begins."""
-    focus: Focus | None = None
-    is_quick: bool = False
-    """Whether it is looked for in every ``make test-all``."""
-
-    @contextlib.contextmanager
-    def applied(self) -> Iterator[None]:
-        """The services are mutated inside the block."""
-        replacements = self.replace()
-        before = [(owner, name, owner.__dict__[name]) for owner, name, _ in replacements]
-        for owner, name, value in replacements:
-            setattr(owner, name, value)
-        try:
-            yield
-        finally:
-            for owner, name, value in before:
-                setattr(owner, name, value)
-
 
 # --- preconditions and checks of the binder
 
@@ -1259,9 +1228,40 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         replace=_pod_groups_wake_nobody,
         focus=GROUPS_WITHOUT_FAULTS,
     ),
+    **GROUP_MUTATIONS,
 }
 
 ELSEWHERE: Final[dict[str, str]] = {
+    "a pod leaves a group that is not in flight (3.16): an attempt lasts some milliseconds": (
+        "unit/watcher/test_gangs.py::test_a_pod_that_leaves_its_group_in_flight_is_tried_alone_after_it"
+    ),
+    "a group of two profiles is refused (3.17): runs with groups have one profile": (
+        "unit/watcher/test_groups.py::test_two_profiles_are_refused"
+    ),
+    "groups are published once binder and scorers read their messages (3.17): all services of a run do": (
+        "unit/watcher/test_gangs.py::test_group_messages_wait_until_binder_and_scorers_read_them"
+    ),
+    "a namespace pays a turn for each member (3.18): groups of a run share one namespace": (
+        "unit/watcher/test_activepods.py::test_a_group_pays_a_turn_for_each_of_its_members"
+    ),
+    "a back-off lasts ten times as long as the plan took (3.20): a plan takes no time in a simulation": (
+        "unit/watcher/test_gangs.py::test_a_group_backs_off_for_ten_times_its_plan"
+    ),
+    "a plan does not depend on where its slices end (4.8): the same": (
+        "unit/groups/test_by_chance.py::test_a_plan_does_not_depend_on_where_slices_end"
+    ),
+    "pods are ranked between the slices of a plan (4.8): the same": (
+        "unit/scorer/test_groups.py::test_other_pods_are_ranked_between_the_slices_of_a_plan"
+    ),
+    "members count as proposals (4.8): without it the binder finds conflicts, and no outcome is wrong": (
+        "unit/scorer/test_groups.py::test_a_group_counts_what_was_proposed_before_it_and_pods_count_its_members"
+    ),
+    "of four orders one places what another refuses (ADR 72): needs several kinds of members": (
+        "unit/groups/test_by_chance.py::test_what_a_small_search_finds_is_found_or_not_called_impossible"
+    ),
+    "no victim too many (ADR 72): a judge would have to know the plan of the binder": (
+        "unit/groups/test_evictions.py::test_a_plan_holds_without_its_victims_and_with_none_of_them"
+    ),
     "an allocation is held as long as a pod in flight needs it (ADR 67): needs a pod that gives a shared claim back, "
     "another whose write of it is refused meanwhile, and a third that takes the device before it is repeated": (
         "unit/cluster/test_devices.py::test_a_status_counts_in_place_of_an_assumption_as_long_as_it_shows_an_allocation"

@@ -38,15 +38,19 @@ from simulation.faults import (
     CLAIMS_LATE,
     CLAIMS_LOST,
     FAULTS,
+    GROUP_LOST,
+    GROUP_STOPPED,
     HANDED_OVER,
     HOSTILE,
     HOSTILE_CLIENTS,
     STREAM_LOST,
     Faults,
 )
+from simulation.grouprules import GroupRules
 from simulation.groups import GroupInvariants, GroupUsers
 from simulation.invariants import Invariants
 from simulation.loop import OWNER, START_SECONDS, TooManyStepsError
+from simulation.replays import ReplayedPlans
 from simulation.rules import Rules
 from simulation.truth import DEVICE_KINDS, GROUP_KINDS, READ_KINDS
 from simulation.world import COLLECTOR, QuietLinks, SlowExtenders, World
@@ -67,6 +71,8 @@ STALL_SECONDS: Final = 20.0
 """Later than this after the last fault nothing stands still: a stall that began with a fault has shown before."""
 EVENT_BYTES: Final = 1024 * 1024
 """Bytes of each log of events in these runs: few pods fill them."""
+REPLAYED: Final = 4
+"""In one run with groups of so many, the plans are made again from the messages."""
 EMPTY_SECONDS: Final = 75.0
 """After which nothing of deleted pods is left: two lifetimes of a proposal, and some."""
 
@@ -161,8 +167,10 @@ GROUPS: Final = replace(
     things=(
         *("add_gang",) * 4, "delete_member", "delete_member", "finish_member", "delete_gang", "remake_group",
         "change_minimum", "forbid_leader", "forbid_leader", "add_pod", "delete_pod", "change_node", "add_node",
-        "remove_node",
+        "remove_node", "move_member", "change_in_flight", "change_in_flight", "add_large_gang", "add_rivals",
+        "lose_place", "lose_two", "add_important_gang",
     ),
+    faults=(*SMALL.faults, *(GROUP_LOST,) * 4, GROUP_STOPPED),
     acts=(0, 3, 6, 10),
     pods=(0, 3),
     gangs=(1, 3),
@@ -194,10 +202,7 @@ are found sooner by these, one of them by these only; one alike; five later or n
 """
 LOST_STREAMS: Final = replace(
     SMALL,
-    faults=(
-        *(name for name in FAULTS if name not in {*HOSTILE, CLAIMS_LATE, CLAIMS_LOST, HANDED_OVER}),
-        *(STREAM_LOST,) * 10,
-    ),
+    faults=(*SMALL.faults, *(STREAM_LOST,) * 10),
     fault_counts=(1, 2, 3),
 )
 """Positions of one stream begin anew, among other faults."""
@@ -373,6 +378,7 @@ class Script:
         groups = None
         if focus.gangs[1]:
             groups = GroupUsers(world, random.Random(world.chance.random()), self.users.count)
+            groups.rooms, groups.add_claim = self.users.rooms, self.users.add_claim
         self.users.groups = groups
         of_run = (*(DEVICE_KINDS if focus.has_devices else ()), *(GROUP_KINDS if groups is not None else ()))
         world.read_kinds = (*READ_KINDS, *of_run)
@@ -382,6 +388,7 @@ class Script:
         if self.chance.random() < focus.rough:
             world.rough_until = ROUGH_SECONDS
             self._later(ROUGH_SECONDS, world.smooth)
+        self.replayed: ReplayedPlans | None = None
         self.faults = Faults(world, random.Random(world.chance.random()))
         world.numbers = Numbers(
             window_floor=self.chance.choice(focus.window_floors),
@@ -398,7 +405,11 @@ class Script:
         if devices is not None:
             self.invariants.devices = self.invariants.messages.devices = DeviceInvariants(world, devices)
         if groups is not None:
-            self.invariants.groups = GroupInvariants(world, groups, lambda: self.users.last_act, frozenset(schedulers))
+            judge = GroupInvariants(world, groups, lambda: self.users.last_act, frozenset(schedulers))
+            self.invariants.groups = judge
+            GroupRules(world, groups, judge, frozenset(schedulers))
+            if world.seed % REPLAYED == 0:
+                self.replayed = ReplayedPlans(world)
         self.rules = Rules(world)
         self.outcomes = self.invariants.messages.outcomes
         self.planned = 0
@@ -418,6 +429,8 @@ class Script:
             self._later(1.0, self._look_on)
         world.run_for(last + 0.1)
         world.run_for(max(0.0, self.faults.ends_at - world.now))
+        while self.users.groups is not None and self.users.groups.ends_at > world.now:
+            world.run_for(self.users.groups.ends_at - world.now)
         if chance.random() < self.focus.patient or "hostile collector" in self.chosen:
             world.run_for(max(0.0, self.faults.settled_at - world.now))
         self._look_at_samples()
@@ -429,6 +442,8 @@ class Script:
             world.problem(f"{STALLED}: nothing was begun long after the last fault")
         if self.chosen <= HARMLESS and not world.rough_until and world.events["leading ended"]:
             world.problem("a leadership has ended though nothing had failed")
+        if self.replayed is not None:
+            self.replayed.check()
         if world.seed % self.focus.empties == 0 and not world.problems:
             self._empty()
 

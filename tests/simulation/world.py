@@ -159,7 +159,7 @@ class World:
     read_kinds: tuple[Kind[Any], ...] = READ_KINDS
     """What the services of the run read."""
 
-    def __init__(self, seed: int, *, keep_trace: bool = False) -> None:
+    def __init__(self, seed: int, *, keep_trace: bool = False) -> None:  # noqa: PLR0915 - the parts of a run
         self.seed = seed
         self.chance = random.Random(seed)
         random.seed(seed)
@@ -178,6 +178,8 @@ class World:
         self.processes: list[SimulatedProcess] = []
         self.started: dict[str, int] = {}
         self.restarts = True
+        self.on_ended: list[Callable[[SimulatedProcess], object]] = []
+        """Called when a service ends without an error."""
         self.on_evicting: list[Callable[[SimulatedProcess], object]] = []
         """Called once, when a binder begins to evict pods."""
         self.rough_until = 0.0
@@ -351,6 +353,8 @@ class World:
         try:
             await work
             self.note(service.process.name, "ended", "")
+            for callback in self.on_ended:
+                callback(service.process)
         except BaseException as error:  # noqa: BLE001 - a service must not raise
             if not service.process.is_dead:
                 self.problem(f"{service.process.name} ended: {error!r}")

@@ -7,7 +7,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from berth.api.devices import AllocationResult, DeviceClass, ResourceClaim, ResourceSlice
+from berth.api.devices import (
+    AllocationResult,
+    ClaimConsumer,
+    DeviceClaimConfiguration,
+    DeviceClass,
+    ResourceClaim,
+    ResourceClaimStatus,
+    ResourceSlice,
+)
 from berth.api.kinds import DEVICE_CLASS, RESOURCE_CLAIM, RESOURCE_SLICE
 from berth.api.pod import Container, Pod, PodResourceClaim, ResourceRequirements
 from berth.framework.interface import ClaimName, FreeClaim, ReleaseClaim
@@ -512,3 +520,39 @@ def test_a_pod_is_behind_until_it_is_first_in_each_of_its_claims():
     turns.leave("three")
     turns.leave("four")
     assert (turns.behind, turns.is_empty) == (set(), True)
+
+
+def with_parameters(claim: ResourceClaim) -> ResourceClaim:
+    """The claim with a configuration for the driver."""
+    config = msgspec.json.decode(
+        b'[{"opaque":{"driver":"d","parameters":{"k":1}}}]', type=list[DeviceClaimConfiguration]
+    )
+    devices = msgspec.structs.replace(claim.spec.devices, config=config)
+    return msgspec.structs.replace(claim, spec=msgspec.structs.replace(claim.spec, devices=devices))
+
+
+def test_configurations_are_kept_until_they_are_written(world):
+    def kept() -> bool:
+        (claim,) = (each for each in world.cache.snapshot.objects(ResourceClaim) if each.metadata.name == "a")
+        return b"parameters" in msgspec.json.encode(claim)
+
+    def shown(allocation: AllocationResult | None, version: int, *pods: Pod) -> None:
+        users = [ClaimConsumer(resource="pods", name=pod.metadata.name, uid=pod.uid) for pod in pods]
+        status = ResourceClaimStatus(allocation=allocation, reserved_for=users or None)
+        world.show_claim(msgspec.structs.replace(with_parameters(claim_of("a", version)), status=status))
+
+    shown(None, 3)
+    one, two = world.show(using("one", "a")), world.show(using("two", "a"))
+    world.take(ranked(one, "n1"))
+    (write,) = world.writes(one)
+    assert [(each.source, bytes(each.opaque.parameters)) for each in write.allocation.devices.config] == [
+        ("FromClaim", b'{"k":1}')
+    ]
+    assert kept()
+    world.written(one, version=7)
+    shown(write.allocation, 7, one)
+    assert not kept()
+    world.take(ranked(two, "n1"))
+    assert world.cache.devices.holds("uid-a", two.uid), "it may be given back by the first one"
+    shown(None, 9)
+    assert kept()

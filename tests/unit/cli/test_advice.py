@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from berth.api.devices import ResourceClaim
 from berth.api.pod import Pod
 from berth.bus.interface import Endpoint, Session
 from berth.bus.stages import publish_decision, publish_pending
@@ -20,7 +19,7 @@ from berth_cli.console.answers import pod_queue_json
 from berth_cli.options import OutputFormat, PodName
 from berth_cli.pods.waiting import print_detail
 from berth_cli.remedies.asking import ANOTHER_POD, NO_POD, OTHER_CONFIGURATION, Advisory, advice_on
-from berth_cli.remedies.groups import advise_groups, group_lines, grouped, requests_of_pods
+from berth_cli.remedies.groups import advise_groups, group_lines, grouped
 from harness.builders.objects import a_node, a_pod, first_attempt
 from harness.fakes.memory_bus import MemoryBus
 from harness.worlds.printed import printed
@@ -140,17 +139,14 @@ def test_pods_are_in_one_group_if_their_reasons_differ_in_names_and_numbers_alon
     assert groups == [["a1", "a2"], ["b1", "b2"], ["c1", "c2"], ["d1"], ["e1"]]
 
 
-def test_pods_whose_claims_ask_for_unlike_devices_are_in_groups_of_their_own():
-    pods = [waiting(name, "DynamicResources", message="cannot allocate all claims") for name in ("a", "b", "c")]
-    snapshot = Snapshot()
-    for pod, device_class in (("a", "gpu"), ("b", "nic"), ("c", "gpu")):
-        owner = {"name": pod, "uid": f"uid-{pod}", "controller": True}
-        metadata = {"name": f"{pod}-x", "namespace": "default", "uid": f"u-{pod}", "ownerReferences": [owner]}
-        requests = [{"name": "r", "exactly": {"deviceClassName": device_class}}]
-        claim = msgspec.convert({"metadata": metadata, "spec": {"devices": {"requests": requests}}}, ResourceClaim)
-        snapshot.objects(ResourceClaim).set(claim.metadata.uid, claim)
-    groups = [[pod.name for pod in of] for _, of in grouped(pods, requests_of_pods(snapshot))]
-    assert groups == [["a", "c"], ["b"]]
+def test_pods_that_ask_for_unlike_devices_are_in_groups_of_their_own():
+    pods = [
+        msgspec.structs.replace(
+            waiting(name, "DynamicResources", message="cannot allocate all claims"), devices=devices
+        )
+        for name, devices in (("a", "gpu"), ("b", "nic"), ("c", "gpu"))
+    ]
+    assert [[pod.name for pod in of] for _, of in grouped(pods)] == [["a", "c"], ["b"]]
 
 
 async def test_one_pod_of_each_group_stands_for_it(session):

@@ -22,7 +22,7 @@ from berth.messages.attempts import (
     encode_watermark,
     watermark_key,
 )
-from berth.messages.livedata import NodeSample, encode_sample
+from berth.messages.livedata import MeasuredUsage, NodeSample, encode_sample
 from berth.messages.subjects import Term, key
 from berth_cli.console import nodetable
 from berth_cli.console.decisionlog import (
@@ -187,6 +187,19 @@ def test_a_node_has_a_bounded_number_of_labels_of_bounded_length(watched):
     (facts,) = watched.changes().nodes
     assert len(facts.labels) == nodetable.MOST_LABELS
     assert max(map(len, watched.whole().labels)) == nodetable.MOST_CHARACTERS
+
+
+def test_measured_use_is_sent_beside_traffic_of_another_query(watched):
+    use = NodeSample(cpu=MeasuredUsage(average=700.0), memory=MeasuredUsage(average=2.0**30), sampled_at=NOW)
+    watched.write(key("l1", "a"), encode_sample(use), BANDWIDTH)
+    watched.write(key("q1", "a"), encode_sample(NodeSample(receive=5.0, sampled_at=NOW)), BANDWIDTH)
+    frame = watched.changes(every_second=True)
+    assert [(each.cpu, each.memory, each.sampled_at) for each in frame.usage] == [(700.0, 2.0**30, NOW.timestamp())]
+    assert [each.receive for each in frame.traffic] == [5.0]
+    assert watched.changes(every_second=True).usage == []
+    watched.write(key("l1", "a"), None, BANDWIDTH)
+    frame = watched.changes(every_second=True)
+    assert ([each.sampled_at for each in frame.usage], frame.traffic) == ([None], [])
 
 
 def test_traffic_is_sent_once_a_second_and_only_where_it_is_another(watched):

@@ -18,6 +18,10 @@ OTHER_UID = Response(
     status=422, body=b'{"message": "metadata.uid: Invalid value: field is immutable"}', retry_after=None
 )
 
+TOO_MANY = Response(
+    status=422, body=b'{"message": "status.reservedFor: Too many: 257: must have at most 256 items"}', retry_after=None
+)
+
 
 def field(number: int, value: bytes) -> bytes:
     return claims._field(number, value)
@@ -93,4 +97,10 @@ async def test_what_has_changed_is_not_written(uid, version):
 async def test_another_claim_of_the_name_is_no_reason_to_write():
     client = Client(OTHER_UID)
     assert (await add_finalizer(client, "default", "c", "uid-c")) is OTHER_UID
+    assert client.written == []
+
+
+async def test_a_reservation_too_many_is_no_reason_to_write_either():
+    client = Client(TOO_MANY)
+    assert (await reserve(client, claim("7", "one"), a_pod("web"))) is TOO_MANY
     assert client.written == []

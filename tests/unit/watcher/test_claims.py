@@ -7,11 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from berth.api.devices import DeviceClass, ResourceClaim, ResourceSlice
+from berth.api.devices import DeviceClass, DeviceClassSpec, ResourceClaim, ResourceClaimSpec, ResourceSlice
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod, PodResourceClaim, PodResourceClaimStatus, PodSchedulingGate, ResourceRequirements
 from berth.kube.listwatch import Current
 from berth.messages.attempts import Outcome, Positions, Watermark, decode_watermark, encode_watermark
+from berth.messages.queue import PageRequest
 from berth_watcher.core import CLAIM_SECONDS
 from berth_watcher.events import StreamsRead
 from berth_watcher.queue.queuedpod import Stage
@@ -251,3 +252,35 @@ def test_room_on_a_node_without_the_resource_helps_a_pod_that_a_class_may_serve_
     watcher.delete(bound)
     watcher.advance(30)
     assert published(watcher) == ["asking", "asking"]
+
+
+def test_pods_that_wait_for_unlike_devices_are_told_apart_however_they_name_their_claims():
+    def asking(claim: ResourceClaim, device_class: str) -> ResourceClaim:
+        requests = [{"name": "r", "exactly": {"deviceClassName": device_class}}]
+        return msgspec.structs.replace(
+            claim, spec=msgspec.convert({"devices": {"requests": requests}}, ResourceClaimSpec)
+        )
+
+    made_of_template = with_claim("c", template=True, made="c-gpu-x")
+    watcher = leading(
+        *(asking(a_claim(name), device_class) for name, device_class in (("a", "gpu"), ("b", "nic"))),
+        asking(a_claim("c-gpu-x", owner=made_of_template), "gpu"),
+    )
+    watcher.show(with_claim("a"), with_claim("b"), made_of_template)
+    for name in ("of-a", "of-b", "of-c"):
+        reject(watcher, name)
+    devices = {row.name: row.devices for row in watcher.core.answers.page(PageRequest(), watcher.now).pods}
+    assert devices["of-a"] == devices["of-c"] != ""
+    assert devices["of-b"] not in ("", devices["of-a"])
+
+
+def test_configurations_of_claims_and_classes_are_neither_kept_nor_mirrored():
+    config = b'[{"opaque":{"driver":"d","parameters":{"k":1}}}]'
+    spec = msgspec.json.decode(b'{"devices":{"config":%b}}' % config, type=ResourceClaimSpec)
+    metadata = ObjectMeta(name="gpu", resource_version="2")
+    of_class = msgspec.json.decode(b'{"config":%b}' % config, type=DeviceClassSpec)
+    watcher = leading(msgspec.structs.replace(a_claim("a"), spec=spec), DeviceClass(metadata=metadata, spec=of_class))
+    for kind in ("resourceclaim", "deviceclass"):
+        (kept,) = watcher.store.of(kind).values()
+        assert b"parameters" not in msgspec.json.encode(kept)
+    assert not [name for name, entry in watcher.bucket.items() if b"parameters" in entry.data]

@@ -366,6 +366,16 @@ def test_numbers_of_attempts_are_not_used_again():
     assert watcher.groups_published[-1].message.attempt == "uid-~gang.7.2"
 
 
+def test_nothing_is_kept_of_a_group_that_goes_in_the_slice_in_which_its_pods_go():
+    pods = members(2)
+    watcher = a_watcher(a_pod_group(minimum=2), *pods)
+    watcher.decide(GANG, Outcome.UNSCHEDULABLE, blockers=["NodeResourcesFit"], positions=covering(watcher))
+    gone = [Deleted(kind="pod", object=pod) for pod in pods]
+    watcher.send(*gone, Deleted(kind="coschedulingpodgroup", object=a_pod_group(minimum=2, version=2)))
+    assert watcher.stage(GANG) == "gone"
+    assert not watcher.core._grouping._last
+
+
 # --- a takeover
 
 

@@ -20,7 +20,7 @@ from berth_watcher.queue.groups import (
     QueuedGroup,
     Way,
 )
-from harness.builders.groups import a_group, members
+from harness.builders.groups import a_group, members, together
 from harness.builders.objects import a_pod
 
 MINE = frozenset({"berth"})
@@ -212,6 +212,23 @@ def test_back_off_lasts_ten_times_the_last_plan(plan_seconds: float, until: floa
     entry = an_entry(4, backoff_until=5.0)
     entry.back_off_for(plan_seconds, 1.0, 0.0)
     assert entry.backoff_until == until
+
+
+@pytest.mark.parametrize(
+    ("topology", "affinity", "is_uniform"),
+    [
+        pytest.param(None, None, True, id="anywhere"),
+        pytest.param(Topology(key="rack"), None, False, id="one rack"),
+        pytest.param(Topology(key="rack", required=False), None, False, id="one rack if possible"),
+        pytest.param(None, together(), False, id="where the others are"),
+    ],
+)
+def test_what_helps_a_group_in_another_domain_than_the_best_is_not_known(topology, affinity, is_uniform):
+    # The plan says which plugins rejected a member in the best domain only. Room in another one may be enough.
+    entry = an_entry(2)
+    entry.form = a_group(minimum=2, topology=topology)
+    entry.members = members(2, affinity=affinity)
+    assert entry.is_uniform is is_uniform
 
 
 # --- which pods belong

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
+from berth.api.devices import ResourceClaim, as_allocated
 from berth.api.kinds import PLUGIN_KINDS, RESOURCE_CLAIM
 from berth.api.node import Node
 from berth.api.pod import CONDITION_FENCE, Pod, bound_at, bound_at_text, is_bound, is_finished, is_gone_while_unbound
@@ -214,6 +215,8 @@ class Cache:
 
     def _set(self, kind: str, item: Any) -> None:
         further = PLUGIN_KINDS.get(kind)
+        if isinstance(item, ResourceClaim):
+            item = as_allocated(item)
         if further is not None:
             key = further.key_of(uid=item.metadata.uid, name=item.metadata.name)
             self.snapshot.objects(further.struct).set(key, item)

@@ -169,7 +169,7 @@ class WatcherCore:
             settings=settings.requeue,
         )
         self._grouping = Grouping(profiles, clock=clock, queue=self._queue, store=store, lacking=lacks_groups)
-        self.answers: Final = QueueAnswers(self._queue, self._attempts, profiles, clock)
+        self.answers: Final = QueueAnswers(self._queue, self._attempts, profiles, self._store.claims, clock)
         # Room of lost members that helps others later, with their group.
         self._late: list[tuple[QueuedGroup, Callable[[], None]]] = []
         self._failures = NodeFailureLog(end for profile in profiles.values() for end in failure_ends(profile))

@@ -237,7 +237,8 @@ class Grouping:
         """The entry leaves the queue. Numbers of attempts are not used again while there is the PodGroup."""
         if self._entries.get(entry.group.key) is entry:
             del self._entries[entry.group.key]
-        if entry.attempt is not None and entry.group.group is not None and entry.group.group.uid == entry.uid:
+        form = self._groups.named(entry.group.key)
+        if entry.attempt is not None and form is not None and form.uid == entry.uid:
             self._last[entry.uid] = entry.attempt
 
     def update_entry(self, entry: GroupEntry, members: Members) -> bool:

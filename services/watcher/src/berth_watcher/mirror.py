@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from berth.api.devices import DeviceClass, PackedSlice, ResourceClaim, ResourceSlice, as_mirrored
+from berth.api.devices import PackedSlice, ResourceClaim, ResourceSlice
 from berth.api.meta import KubernetesObject
 from berth.api.pod import Pod, PodStatus, bound_at_text, disruption_condition, is_being_preempted, is_bound
 from berth.api.podlimits import MOST_BYTES, pod_affinity_counts, refusal
@@ -519,8 +519,6 @@ def trimmed(thing: KubernetesObject) -> KubernetesObject:
     """The parts of an object that plugins read, so that a heartbeat causes no write. A pod is bound or nominated."""
     if isinstance(thing, Pod):
         return _trimmed_pod(thing)
-    if isinstance(thing, ResourceClaim | DeviceClass):
-        thing = as_mirrored(thing)
     return without_version(thing)
 
 

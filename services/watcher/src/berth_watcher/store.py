@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from berth.api.devices import ResourceClaim, left_out
+from berth.api.devices import DeviceClass, ResourceClaim, as_mirrored, left_out
 from berth.api.kinds import DEVICE_KINDS, NODE, PLUGIN_KINDS, WATCHED_KINDS
 from berth.api.meta import KubernetesObject, ObjectMeta
 from berth.api.node import Node
@@ -115,6 +115,8 @@ class ObjectStore:
 
     def _set(self, kind: str, thing: KubernetesObject) -> ObjectChange:
         objects, name = self._objects[kind], _key(kind, thing)
+        if isinstance(thing, ResourceClaim | DeviceClass):
+            thing = as_mirrored(thing)  # configurations of drivers are most of a claim, and only the binder reads them
         if self.undecodable:
             self.undecodable.pop((kind, thing.metadata.namespace, thing.metadata.name), None)
         old = objects.get(name)

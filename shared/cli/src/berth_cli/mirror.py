@@ -63,7 +63,15 @@ class MirrorReader:
 
 
 def newest_traffic(samples: Iterable[NodeSample]) -> NodeSample | None:
-    return max((sample for sample in samples if sample.has_traffic), key=lambda sample: sample.sampled_at, default=None)
+    return _newest(sample for sample in samples if sample.has_traffic)
+
+
+def newest_usage(samples: Iterable[NodeSample]) -> NodeSample | None:
+    return _newest(sample for sample in samples if sample.has_usage)
+
+
+def _newest(samples: Iterable[NodeSample]) -> NodeSample | None:
+    return max(samples, key=lambda sample: sample.sampled_at, default=None)
 
 
 @asynccontextmanager

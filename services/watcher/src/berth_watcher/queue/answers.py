@@ -12,8 +12,10 @@ from typing import Final, Protocol
 
 import msgspec
 
+from berth.api.devices import ResourceClaim
 from berth.api.pod import priority_of
 from berth.api.podgroups import group_of
+from berth.cluster.snapshot import Objects
 from berth.framework.events import ClusterEvent
 from berth.framework.profile import Profile
 from berth.messages.attempts import Outcome
@@ -28,6 +30,8 @@ from berth.messages.queue import (
     QueuedPodDetail,
     WaitingPod,
 )
+from berth.plugins.dynamicresources.claims import digest_of_requests
+from berth.plugins.dynamicresources.plugin import NAME as DYNAMIC_RESOURCES
 from berth_watcher.queue.groups import GroupEntry
 from berth_watcher.queue.hints import VICTIM_DELETED
 from berth_watcher.queue.queuedpod import QUEUES, WAITING_FOR_EVENT, EventClock, QueuedPod, Stage, created_at
@@ -55,11 +59,17 @@ class InFlight(Protocol):
 
 class QueueAnswers:
     def __init__(
-        self, queue: SchedulingQueue, attempts: InFlight, profiles: Mapping[str, Profile], clock: EventClock
+        self,
+        queue: SchedulingQueue,
+        attempts: InFlight,
+        profiles: Mapping[str, Profile],
+        claims: Objects[ResourceClaim],
+        clock: EventClock,
     ) -> None:
         self._queue = queue
         self._attempts = attempts
         self._profiles = profiles
+        self._claims = claims
         self._clock = clock
 
     def page(self, request: PageRequest, now: float) -> QueueAnswer:
@@ -118,6 +128,7 @@ class QueueAnswers:
             attempts=queued.attempt.n if queued.attempt else 0,
             plugins=plugins if whole else plugins[:PLUGINS_ON_A_PAGE],
             message=queued.message if whole else queued.message[:MESSAGE_CHARACTERS],
+            devices=digest_of_requests(queued.pod, self._claims) if DYNAMIC_RESOURCES in plugins else "",
             tried_again_seconds=_until_tried_again(queued, now),
             group=_named_group(queued),
             members=self._group_state(queued) if isinstance(queued, GroupEntry) else None,

@@ -121,8 +121,15 @@ class GroupEntry(QueuedPod):
 
     @property
     def is_uniform(self) -> bool:
-        """Whether what helps one member helps all."""
-        return all(pod.spec == self.members[0].spec for pod in self.members)
+        """Whether what helps the member that the Decision is about helps all.
+
+        Where members must be together it need not: the Decision is about the best domain, and others may get room.
+        """
+        first = self.members[0].spec
+        near = first.affinity and first.affinity.pod_affinity
+        if self.form.topology is not None or (near and near.required_during_scheduling_ignored_during_execution):
+            return False
+        return all(pod.spec == first for pod in self.members)
 
     def admit(self, used: int, size: int) -> int:
         """The turns that its namespace pays for it at the head of the queue; 0 if it must wait for slots.
@@ -160,6 +167,10 @@ class Groups:
 
     def get(self, key: GroupKey) -> QueuedGroup | None:
         return self._groups.get(key)
+
+    def named(self, key: GroupKey) -> PodGroup | None:
+        """The PodGroup of this name, also if no pod names it."""
+        return self._named.get(key)
 
     def of(self, uid: str) -> QueuedGroup | None:
         """The group of a pod."""

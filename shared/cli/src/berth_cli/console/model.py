@@ -21,7 +21,7 @@ from berth_cli.console.decisionlog import (
     DecisionLine,
     DecisionLog,
 )
-from berth_cli.console.nodetable import NodeChanges, NodeFacts, NodeRequests, NodeTable, TrafficSample
+from berth_cli.console.nodetable import NodeChanges, NodeFacts, NodeRequests, NodeTable, TrafficSample, UsageSample
 from berth_cli.console.shadowlog import DifferenceLine, ShadowLine, ShadowLog
 from berth_cli.mirror import MirrorReader
 from berth_cli.rendering import duration, is_current
@@ -117,6 +117,7 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     nodes: list[NodeFacts] = []
     loads: list[NodeRequests] = []
     traffic: list[TrafficSample] = []
+    usage: list[UsageSample] = []
     gone: list[int] = []
     decisions: list[DecisionLine] = []
     left_out: int = 0
@@ -172,7 +173,7 @@ class ConsoleModel:
         self.bus = BusState(connected=True, since=at, source=source)
         self._mirror = mirror
         self._nodes = NodeTable(mirror)
-        self._nodes.changes(with_traffic=True)
+        self._nodes.changes(with_samples=True)
         self._decisions = DecisionLog(lacks_older=lacks_older)
         self._dead = DeadLetters()
         self._figures, self._longer, self._longer_at = None, None, 0.0
@@ -214,7 +215,7 @@ class ConsoleModel:
         )
 
     def changes(self, *, now: float, every_second: bool) -> Frame:
-        """Changes since the last call. ``every_second``: include traffic and, while the bus is read, figures."""
+        """Changes since the last call. ``every_second``: include samples and, while the bus is read, figures."""
         lines, left_out = self._decisions.new_lines(self._created)
         counts = every_second and self.bus.connected  # While the bus is unreachable no figures are known.
         longer = None
@@ -227,7 +228,7 @@ class ConsoleModel:
         bus = self.bus if self.bus != self._sent_bus else None
         self._sent_services, self._sent_bus = self._services, self.bus
         return self._frame(
-            self._nodes.changes(with_traffic=every_second),
+            self._nodes.changes(with_samples=every_second),
             now=now,
             bus=bus,
             decisions=lines,
@@ -289,6 +290,7 @@ class ConsoleModel:
             nodes=nodes.facts,
             loads=nodes.loads,
             traffic=nodes.traffic,
+            usage=nodes.usage,
             gone=nodes.gone,
             decisions=decisions,
             left_out=left_out,

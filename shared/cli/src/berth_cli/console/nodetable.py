@@ -1,4 +1,4 @@
-"""The nodes as the page shows them: properties, requests and traffic.
+"""The nodes as the page shows them: properties, requests, traffic, and measured use.
 
 Only changed rows are computed again.
 """
@@ -6,10 +6,10 @@ Only changed rows are computed again.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Final, Protocol
+from typing import Final, Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -18,7 +18,9 @@ from berth.cluster.nodes import NodeInfo, info_of_row
 from berth.cluster.snapshot import Snapshot
 from berth.messages.livedata import NodeSample
 from berth.plugins.podtopologyspread.constraints import ZONE
-from berth_cli.mirror import newest_traffic
+from berth_cli.mirror import newest_traffic, newest_usage
+
+S = TypeVar("S")
 
 CORDONED: Final = 1
 NOT_READY: Final = 2  # flags of a node
@@ -62,6 +64,15 @@ class TrafficSample(msgspec.Struct, frozen=True, array_like=True):
     sampled_at: float | None
 
 
+class UsageSample(msgspec.Struct, frozen=True, array_like=True):
+    """A node's newest sample of CPU (millicores) and memory (bytes), means, and its time; ``None`` as for traffic."""
+
+    row: int
+    cpu: float | None
+    memory: float | None
+    sampled_at: float | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeChanges:
     """Changes since the last look, or everything. ``labels`` are texts numbered from ``labels_from``."""
@@ -71,6 +82,7 @@ class NodeChanges:
     facts: list[NodeFacts] = field(default_factory=list)
     loads: list[NodeRequests] = field(default_factory=list)
     traffic: list[TrafficSample] = field(default_factory=list)
+    usage: list[UsageSample] = field(default_factory=list)
     gone: list[int] = field(default_factory=list)
 
 
@@ -90,8 +102,8 @@ class NodeTable:
         self._version = 0
         self._facts: dict[int, NodeFacts] = {}
         self._loads: dict[int, NodeRequests] = {}
-        self._traffic: dict[int, TrafficSample] = {}
-        self._samples: dict[int, NodeSample] = {}
+        self._traffic = _NewestSamples(newest_traffic, _traffic_of)
+        self._usage = _NewestSamples(newest_usage, _usage_of)
         self._labels: dict[str, int] = {}
 
     def __len__(self) -> int:
@@ -103,11 +115,12 @@ class NodeTable:
             labels=list(self._labels),
             facts=list(self._facts.values()),
             loads=list(self._loads.values()),
-            traffic=list(self._traffic.values()),
+            traffic=list(self._traffic.shown.values()),
+            usage=list(self._usage.shown.values()),
         )
 
-    def changes(self, *, with_traffic: bool) -> NodeChanges:
-        """Changes since the last call. ``with_traffic``: include samples, which scans every node."""
+    def changes(self, *, with_samples: bool) -> NodeChanges:
+        """Changes since the last call. ``with_samples`` scans every node."""
         snapshot = self._mirror.snapshot
         changed, self._version = snapshot.changed_since(self._version), snapshot.version
         known_labels = len(self._labels)
@@ -133,14 +146,16 @@ class NodeTable:
             labels=labels,
             facts=facts,
             loads=loads,
-            traffic=self._new_traffic() if with_traffic else [],
+            traffic=self._traffic.changes(self._facts, self._mirror.bandwidth) if with_samples else [],
+            usage=self._usage.changes(self._facts, self._mirror.bandwidth) if with_samples else [],
             gone=gone,
         )
 
     def _forget(self, row: int) -> bool:
         # Returns whether the row had a node.
-        for kept in (self._loads, self._traffic, self._samples):
-            kept.pop(row, None)
+        self._loads.pop(row, None)
+        self._traffic.forget(row)
+        self._usage.forget(row)
         return self._facts.pop(row, None) is not None
 
     def _facts_of(self, info: NodeInfo) -> NodeFacts:
@@ -166,18 +181,34 @@ class NodeTable:
             self._labels[label] = len(self._labels)
         return self._labels.get(label)
 
-    def _new_traffic(self) -> list[TrafficSample]:
+
+class _NewestSamples(Generic[S]):
+    """Of each node the newest sample of one kind, and what is shown of it."""
+
+    def __init__(
+        self, newest: Callable[[Iterable[NodeSample]], NodeSample | None], show: Callable[[int, NodeSample | None], S]
+    ) -> None:
+        self._newest = newest
+        self._show = show
+        self._samples: dict[int, NodeSample] = {}
+        self.shown: dict[int, S] = {}
+
+    def forget(self, row: int) -> None:
+        self._samples.pop(row, None)
+        self.shown.pop(row, None)
+
+    def changes(self, nodes: Mapping[int, NodeFacts], samples: Mapping[str, Mapping[str, NodeSample]]) -> list[S]:
         found = []
-        for row, facts in self._facts.items():
-            sample = newest_traffic(self._mirror.bandwidth.get(facts.name, {}).values())
+        for row, facts in nodes.items():
+            sample = self._newest(samples.get(facts.name, {}).values())
             if sample is self._samples.get(row):
                 continue
             if sample is None:
                 del self._samples[row]
             else:
                 self._samples[row] = sample
-            self._traffic[row] = _traffic_of(row, sample)
-            found.append(self._traffic[row])
+            self.shown[row] = self._show(row, sample)
+            found.append(self.shown[row])
         return found
 
 
@@ -201,6 +232,16 @@ def _traffic_of(row: int, sample: NodeSample | None) -> TrafficSample:
         transmit=sample.transmit,
         capacity=sample.capacity,
         sampled_at=sample.sampled_at.timestamp(),
+    )
+
+
+def _usage_of(row: int, sample: NodeSample | None) -> UsageSample:
+    cpu, memory = (None, None) if sample is None else (sample.cpu, sample.memory)
+    return UsageSample(
+        row=row,
+        cpu=None if cpu is None else cpu.average,
+        memory=None if memory is None else memory.average,
+        sampled_at=None if sample is None else sample.sampled_at.timestamp(),
     )
 
 

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-import msgspec
 from rich.console import RenderableType
 
-from berth.api.devices import ResourceClaim
 from berth.bus.interface import Session
 from berth.messages.queue import WaitingPod
 from berth_cli.configflags import ConfigurationFlags
 from berth_cli.options import PodName
 from berth_cli.remedies.remedy import Advice
 from berth_cli.rendering import indented, plain
-
-if TYPE_CHECKING:
-    from berth.cluster.snapshot import Snapshot  # arrays, which `berth why` of a placed pod does without
 
 MOST_GROUPS: Final = 5  # advice is given on the largest groups only
 
@@ -44,17 +39,14 @@ class RefusedGroup:
         }
 
 
-def grouped(
-    pods: Iterable[WaitingPod], requests: Mapping[str, bytes] | None = None
-) -> list[tuple[tuple[str, ...], list[WaitingPod]]]:
-    """The unschedulable pods by plugins, reason and requests for devices (by uid), the largest groups first.
+def grouped(pods: Iterable[WaitingPod]) -> list[tuple[tuple[str, ...], list[WaitingPod]]]:
+    """The unschedulable pods by plugins, reason and requests for devices, the largest groups first.
 
     PodGroups are left out: what would help one of their pods may not help all.
     """
-    groups: dict[tuple[tuple[str, ...], tuple[str, ...], bytes], list[WaitingPod]] = {}
+    groups: dict[tuple[tuple[str, ...], tuple[str, ...], str], list[WaitingPod]] = {}
     for pod in filter(_is_refused, pods):
-        key = tuple(pod.plugins), _reason(pod), (requests or {}).get(pod.uid, b"")
-        groups.setdefault(key, []).append(pod)
+        groups.setdefault((tuple(pod.plugins), _reason(pod), pod.devices), []).append(pod)
     found = [(plugins, of) for (plugins, _, _), of in groups.items()]
     return sorted(found, key=lambda group: (-len(group[1]), group[0]))
 
@@ -69,27 +61,16 @@ def _reason(pod: WaitingPod) -> tuple[str, ...]:
     return tuple(sorted(part.strip(" .") for part in re.split("[,:]", text)))
 
 
-def requests_of_pods(snapshot: Snapshot) -> dict[str, bytes]:
-    """What the claims ask for that were made for pods, by the pod's uid."""
-    found: dict[str, bytes] = {}
-    for claim in sorted(snapshot.objects(ResourceClaim), key=lambda each: each.metadata.name):
-        for owner in claim.metadata.owner_references or ():
-            if owner.controller:
-                found[owner.uid] = found.get(owner.uid, b"") + msgspec.json.encode(claim.spec)
-    return found
-
-
 async def advise_groups(
     session: Session, pods: Sequence[WaitingPod], configuration: ConfigurationFlags
 ) -> list[RefusedGroup]:
     """Add advice on one pod of each group. Mirror and configuration are read only if there is a group."""
-    refused = [*filter(_is_refused, pods)]
-    if not refused:
+    groups = grouped(pods)[:MOST_GROUPS]
+    if not groups:
         return []
     from berth_cli.remedies.asking import open_advisory  # noqa: PLC0415 - imports every plugin
 
     async with open_advisory(session, configuration.read()) as advisory:
-        groups = grouped(refused, requests_of_pods(advisory.snapshot))[:MOST_GROUPS]
         return [
             RefusedGroup(plugins=plugins, pods=len(of), example=example, advice=await advisory.on(example))
             for plugins, of in groups

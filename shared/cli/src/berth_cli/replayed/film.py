@@ -25,7 +25,7 @@ from berth.errors import DecodeError
 from berth.framework.cycle import Ranking
 from berth.messages.livedata import NodeSample, decode_sample
 from berth.messages.subjects import parse_key
-from berth_cli.console.nodetable import NodeFacts, NodeRequests, NodeTable, TrafficSample
+from berth_cli.console.nodetable import NodeFacts, NodeRequests, NodeTable, TrafficSample, UsageSample
 from berth_cli.options import PodName
 from berth_cli.recording.file import Recorded, Recording
 from berth_cli.recording.history import History, recorded_run
@@ -43,6 +43,7 @@ class FilmStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     nodes: list[NodeFacts] = []
     loads: list[NodeRequests] = []
     traffic: list[TrafficSample] = []
+    usage: list[UsageSample] = []
     gone: list[int] = []
 
 
@@ -96,7 +97,7 @@ class _Run:
 
 class Film:
     def __init__(self, times: Sequence[datetime], samples: Sequence[Recorded] = ()) -> None:
-        """``samples``: the records of bandwidth; without them the film has no traffic."""
+        """``samples``: the records of bandwidth; without them the film has no traffic and no use."""
         self.times = times
         self.steps: list[FilmStep] = []  # the changes of each step
         self.labels: list[str] = []  # texts, to which nodes refer by number
@@ -151,10 +152,16 @@ class Film:
         changed, self._version = snapshot.changed_since(self._version), snapshot.version
         for row in range(snapshot.size) if changed is None else changed.nodes | changed.pods:
             self._follow_pods(snapshot, row)
-        changes = self._table.changes(with_traffic=bool(self._samples))
+        changes = self._table.changes(with_samples=bool(self._samples))
         self.labels.extend(changes.labels)
         self.steps.append(
-            FilmStep(nodes=changes.facts, loads=changes.loads, traffic=changes.traffic, gone=changes.gone)
+            FilmStep(
+                nodes=changes.facts,
+                loads=changes.loads,
+                traffic=changes.traffic,
+                usage=changes.usage,
+                gone=changes.gone,
+            )
         )
 
     def _follow_pods(self, snapshot: Snapshot, row: int) -> None:

@@ -19,7 +19,7 @@ from berth.api.devices import ClaimMeta, ResourceClaim, ResourceClaimTemplate
 from berth.api.meta import ObjectMeta, OwnerReference
 from berth.api.pod import Pod, PodResourceClaimStatus, PodSpec
 from berth.api.podgroups import UpstreamPodGroup
-from berth.api.trimming import with_effective_requests
+from berth.api.trimming import with_effective_requests, without_unreadable
 from berth.api.volumes import BETA_STORAGE_CLASS, PersistentVolumeClaim, StorageClass
 from berth.api.workloads import SYSTEM_PRIORITIES, PriorityClass
 from berth_cli.simulate.defaults import with_defaults
@@ -134,7 +134,7 @@ def _claim_of(pod: Pod, name: str, template: ResourceClaimTemplate) -> ResourceC
     namespace = pod.metadata.namespace
     uid = f"ResourceClaim/{namespace}/{name}"
     metadata = ClaimMeta(name=name, namespace=namespace, uid=uid, owner_references=[owner])
-    return ResourceClaim(metadata=metadata, spec=template.spec.spec)
+    return without_unreadable(ResourceClaim(metadata=metadata, spec=template.spec.spec))
 
 
 def _default_priority_class(classes: Iterable[PriorityClass]) -> PriorityClass | None:

@@ -20,6 +20,7 @@ from msgspec import inspect
 from berth.api.config.yamlreader import reason_in_a_line, yaml_values
 from berth.decoding import MALFORMED
 from berth.errors import DecodeError
+from berth.kube.gojson import readable
 
 T = TypeVar("T")
 
@@ -159,7 +160,8 @@ def _head(where: str, value: bytes, problems: list[str], *, kind: str = "") -> _
 
 def _values(name: str, data: bytes, problems: list[str]) -> list[bytes]:
     try:
-        values = _json_values(data) if data.lstrip().startswith(b"{") else _yaml_as_json(data)
+        is_json = data.lstrip().startswith(b"{") and b"\n---" not in data  # YAML documents may be JSON too
+        values = _json_values(data) if is_json else _yaml_as_json(data)
     except json.JSONDecodeError as exc:
         problems.append(f"{name}: not JSON: {exc}")
         return []
@@ -176,8 +178,10 @@ def _json_values(data: bytes) -> list[bytes]:
         _head_decoder.decode(data)
     except msgspec.ValidationError:
         return [data]  # it is JSON; `_head` reports what is wrong with it
+    except RecursionError:  # managedFields and parameters of drivers may be as deep as they like
+        return _json_values(readable(data))
     except MALFORMED:
-        return [msgspec.json.encode(value) for value in _concatenated(data.decode())]
+        return [msgspec.json.encode(value) for value in _concatenated(readable(data).decode())]
     return [data]
 
 

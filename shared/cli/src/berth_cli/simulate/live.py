@@ -12,6 +12,7 @@ from berth.api.kinds import PRIORITY_CLASS, RESOURCE_CLAIM_TEMPLATE, WATCHED_KIN
 from berth.kube.client import KubeClient
 from berth.kube.credentials import KubeCredentials
 from berth.kube.errors import refusal
+from berth.kube.gojson import decoded
 from berth.kube.kubeconfig import Kubeconfig, source_for
 
 # By the path that lists them in all namespaces: apiVersion and kind, of a kind the newest version first. Limit ranges
@@ -43,6 +44,9 @@ class _ListMetadata(msgspec.Struct, rename="camel"):
 class _ListPage(msgspec.Struct):
     items: list[dict[str, Any]] | None = None
     metadata: _ListMetadata = msgspec.field(default_factory=_ListMetadata)
+
+
+_page_decoder: Final = msgspec.json.Decoder(_ListPage)
 
 
 async def read_cluster(kubeconfig: Path | None, context: str | None) -> RunningCluster:
@@ -88,7 +92,7 @@ async def _objects(client: KubeClient, path: str) -> list[dict[str, Any]] | None
             return None
         if answer.status != HTTPStatus.OK:
             raise refusal(f"listing {kind!r}", answer)
-        page = msgspec.json.decode(answer.body, type=_ListPage)
+        page = decoded(_page_decoder.decode, answer.body)
         for each in page.items or ():
             each.get("metadata", {}).pop("managedFields", None)  # half of an object, and kubectl hides them
             found.append({"apiVersion": api_version, "kind": kind, **each})

@@ -27,7 +27,7 @@ from berth.api.kinds import (
 from berth.api.meta import ObjectMeta
 from berth.api.node import Node
 from berth.api.pod import Pod
-from berth.api.trimming import trim
+from berth.api.trimming import trim, without_unreadable
 from berth.api.workloads import Namespace, PriorityClass
 from berth.errors import DecodeError
 from berth_cli.simulate.documents import Document, decode
@@ -112,7 +112,7 @@ class ObjectReader:
             self.problems.append(f"{document.where} ({document.kind}): {exc}")
             return None
         is_created = value.metadata.uid or value.metadata.resource_version
-        value = _identified(document.kind, trim(value), kind)
+        value = _identified(document.kind, without_unreadable(trim(value)), kind)
         return FoundObject(
             where=_where(document, value.metadata),
             kind=_with_group(kind.kind, kind.group),

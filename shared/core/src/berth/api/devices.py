@@ -457,6 +457,16 @@ def _unpacked(packed: str) -> ResourceSliceSpec:
     return _specs.decode(data)
 
 
+def as_allocated(claim: ResourceClaim) -> ResourceClaim:
+    """The claim without configurations if it is allocated: they are read for the allocation alone."""
+    allocation, spec, replace = claim.status.allocation, claim.spec, msgspec.structs.replace
+    if allocation is None or not (spec.devices.config or allocation.devices.config):
+        return claim
+    allocation = replace(allocation, devices=replace(allocation.devices, config=None))
+    spec = replace(spec, devices=replace(spec.devices, config=None))
+    return replace(claim, spec=spec, status=replace(claim.status, allocation=allocation))
+
+
 @overload
 def as_mirrored(thing: ResourceClaim) -> ResourceClaim: ...
 

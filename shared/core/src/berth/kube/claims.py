@@ -173,7 +173,8 @@ async def _patch_status(client: KubeClient, claim: ResourceClaim, status: dict[s
 
 def _is_odd(response: Response) -> bool:
     """Whether a patch was refused that may change no more than it says. A claim of another uid is refused as well."""
-    return response.status == HTTPStatus.UNPROCESSABLE_ENTITY and b"metadata.uid" not in response.body
+    is_immutable = b"field is immutable" in response.body and b"metadata.uid" not in response.body
+    return response.status == HTTPStatus.UNPROCESSABLE_ENTITY and is_immutable
 
 
 def _path(namespace: str, name: str) -> str:

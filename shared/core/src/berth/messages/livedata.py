@@ -77,6 +77,10 @@ class NodeSample(Versioned, frozen=True, kw_only=True):
     def has_traffic(self) -> bool:
         return self.receive is not None or self.transmit is not None
 
+    @property
+    def has_usage(self) -> bool:
+        return self.cpu is not None or self.memory is not None
+
 
 MAX_AUTHOR: Final = 64  # characters of ``by``
 # Bytes per second; a million times the fastest network card. A higher amount is an error.

@@ -70,6 +70,7 @@ class WaitingPod(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     attempts: int = 0
     plugins: list[str] = []  # that rejected or gate it
     message: str = ""  # of its last Decision or gating plugin; cut on a page
+    devices: str = ""  # if it waits for devices, a digest of its requests for them, equal for alike pods
     tried_again_seconds: float | None = None  # until it is tried again without an event
     group: str = ""  # of a pod: the PodGroup that it names, as in subjects
     members: GroupCounts | None = None

@@ -1,4 +1,4 @@
-// Every node as a tile, coloured by what is requested or by its traffic; the chosen node's pods beside it.
+// Every node as a tile, coloured by what is requested or measured; the chosen node's pods beside it.
 
 import { address, choices } from "./address.js";
 import { awaitedNotice, wasDecidedBefore } from "./awaited.js";
@@ -12,6 +12,7 @@ import { OUTCOMES } from "./palette.js";
 import { store } from "./store.js";
 
 const LATEST = 12;
+const WORDS = { traffic: "bandwidth", usage: "use" };
 const kept = { text: "", zone: "", profile: "", by: "" };
 const measures = new Measures(() => store.now());
 
@@ -56,8 +57,9 @@ export function clusterView(place, signal, chosen) {
   function summary() {
     const shown = tiles.order;
     const parts = totalsOf(shown, store.nodes.size);
-    const sampled = shown.filter((node) => node.traffic).length;
-    if (measures.by === "bandwidth") parts.push(sampled ? `${count(sampled)} measured` : "no bandwidth is measured: a metrics collector writes it");
+    const { measured } = measures.kinds[measures.by];
+    const sampled = shown.filter((node) => node[measured]).length;
+    if (measured) parts.push(sampled ? `${count(sampled)} measured` : `no ${WORDS[measured]} is measured: a metrics collector writes it`);
     setText(sums, store.frames ? parts.join("  \u00b7  ") : "");
     controls.explain(shown);
   }
@@ -105,8 +107,8 @@ export function clusterView(place, signal, chosen) {
     tiles.frame(now);
     requestAnimationFrame(frame);
   });
-  return () => ({ nodes: tiles.order.map(({ name, zone, cpu, memory: bytes, pods: allowed, flags, load, traffic }) => ({
-    name, zone, cordoned: Boolean(flags & 1), ready: !(flags & 2), allocatable: { cpu, memory: bytes, pods: allowed }, requested: load, traffic,
+  return () => ({ nodes: tiles.order.map(({ name, zone, cpu, memory: bytes, pods: allowed, flags, load, traffic, usage }) => ({
+    name, zone, cordoned: Boolean(flags & 1), ready: !(flags & 2), allocatable: { cpu, memory: bytes, pods: allowed }, requested: load, traffic, used: usage,
   })), chosen: pods.document() });
 }
 
@@ -164,6 +166,7 @@ function nodePanel(panel, signal, choose) {
       document.unschedulable ? el("p", { class: "notice" }, "Cordoned: no new pods.") : null,
       bar("CPU", requested.cpu, allocatable.cpu, cores), bar("Memory", requested.memory, allocatable.memory, memory),
       bar("Pods", requested.pods, allocatable.pods, count),
+      live && live.usage ? el("p", { class: "muted" }, `Used: CPU ${measures.usageText(live, "cpu", cores)}; memory ${measures.usageText(live, "memory", memory)}`) : null,
       live && live.traffic ? el("p", { class: "muted" }, measures.trafficText(live)) : null,
       taints.length ? el("p", { class: "muted" }, "Taints: ", taints.map((one) => `${one.key}${one.value ? `=${one.value}` : ""}:${one.effect}`).join(", ")) : null,
       el("details", { open: wasOpen }, known(el("summary", {}, `${Object.keys(labels).length} labels`), "labels"),

@@ -16,20 +16,24 @@ function entry(map, key, make) {
   return map.get(key);
 }
 
-/** By name of a node the history of its samples, which are the same in both runs. */
-export function trafficOf({ steps }) {
+const NONE = { traffic: [null, null, null, null], usage: [null, null, null] };
+export const SAMPLES = ["traffic", "usage"];
+
+/** By name of a node the history of its samples of a kind, which are the same in both runs. */
+export function samplesOf({ steps }, kind) {
   const [names, found] = [new Map(), new Map()];
   steps.forEach((step, number) => {
     for (const fact of step.nodes || []) names.set(fact[0], fact[1]);
-    for (const [row, ...sample] of step.traffic || []) entry(found, names.get(row), () => []).push([number, sample]);
+    for (const [row, ...sample] of step[kind] || []) entry(found, names.get(row), () => []).push([number, sample]);
   });
   return found;
 }
 
 export class Film {
-  constructor({ labels, steps }, traffic) {
+  /** `samples`: by kind, as of `samplesOf`. */
+  constructor({ labels, steps }, samples) {
     this.labels = labels;
-    this.traffic = traffic;
+    this.samples = samples;
     this.rows = new Map();
     const row = (number) => entry(this.rows, number, () => ({ facts: [], loads: [] }));
     steps.forEach((step, number) => {
@@ -41,7 +45,7 @@ export class Film {
 
   /** What differs between two steps; from null: everything. Only from one step to the next a pod's arrival is seen. */
   frame(from, to) {
-    const frame = { whole: from === null, jumped: to !== from + 1, nodes: [], loads: [], traffic: [], gone: [], labels: from === null ? this.labels : [] };
+    const frame = { whole: from === null, jumped: to !== from + 1, nodes: [], loads: [], traffic: [], usage: [], gone: [], labels: from === null ? this.labels : [] };
     const before = (history) => (from === null ? null : at(history, from));
     for (const [row, { facts, loads }] of this.rows) {
       const [was, is] = [before(facts), at(facts, to)];
@@ -53,10 +57,12 @@ export class Film {
       if (another || was !== is) frame.nodes.push(is);
       const load = at(loads, to);
       if (load && (another || load !== before(loads))) frame.loads.push(load);
-      const samples = this.traffic.get(is[1]);
-      if (!samples) continue;
-      const [had, has] = [before(samples), at(samples, to)];
-      if (another ? has : had !== has) frame.traffic.push([row, ...(has || [null, null, null, null])]);
+      for (const kind of SAMPLES) {
+        const samples = this.samples[kind].get(is[1]);
+        if (!samples) continue;
+        const [had, has] = [before(samples), at(samples, to)];
+        if (another ? has : had !== has) frame[kind].push([row, ...(has || NONE[kind])]);
+      }
     }
     return frame;
   }

@@ -1,4 +1,5 @@
-// What of a node is shown as a colour and in words: CPU, memory and pods that are requested, and its live bandwidth.
+// What of a node is shown as a colour and in words: CPU, memory and pods that are requested, and what is measured: the
+// CPU and memory that are used, and bandwidth.
 
 import { cores, duration, memory, percent, perSecond } from "./format.js";
 
@@ -6,6 +7,7 @@ const STALE_SECONDS = 60;
 const WIDE = 170; // pixels for a line with a label and both numbers
 
 export const share = (part, whole) => (whole > 0 ? part / whole : null);
+const usedShare = (node, resource) => ((node.usage?.[resource] ?? null) === null ? null : share(node.usage[resource], node[resource]));
 const rate = (traffic) => Math.max(traffic.receive ?? 0, traffic.transmit ?? 0);
 
 export class Measures {
@@ -18,7 +20,9 @@ export class Measures {
       cpu: { label: "CPU", ratio: (node) => share(node.load.cpu, node.cpu), text: (node) => `${cores(node.load.cpu)} of ${cores(node.cpu)} cores` },
       memory: { label: "Memory", ratio: (node) => share(node.load.memory, node.memory), text: (node) => `${memory(node.load.memory)} of ${memory(node.memory)}` },
       pods: { label: "Pods", ratio: (node) => share(node.load.pods, node.pods), text: (node) => `${node.load.pods} of ${node.pods}` },
-      bandwidth: { label: "Bandwidth", ratio: (node) => this.trafficRatio(node), text: (node) => this.trafficText(node) },
+      "cpu-used": { label: "CPU used", measured: "usage", ratio: (node) => usedShare(node, "cpu"), text: (node) => this.usageText(node, "cpu", cores) },
+      "memory-used": { label: "Memory used", measured: "usage", ratio: (node) => usedShare(node, "memory"), text: (node) => this.usageText(node, "memory", memory) },
+      bandwidth: { label: "Bandwidth", measured: "traffic", ratio: (node) => this.trafficRatio(node), text: (node) => this.trafficText(node) },
     };
   }
 
@@ -35,7 +39,7 @@ export class Measures {
     const joined = (...parts) => parts.filter(Boolean).join(", ");
     const { [this.by]: chosen, ...others } = this.kinds;
     if (most <= 2 || wide < WIDE) return [joined(share, state), chosen.text(node)].filter(Boolean).slice(0, most);
-    const measured = Object.values(others).filter((one) => one !== this.kinds.bandwidth || node.traffic);
+    const measured = Object.values(others).filter((one) => !one.measured || node[one.measured]);
     return [state, `${chosen.label}: ${joined(share, chosen.text(node))}`, ...measured.map(({ label, text }) => `${label}: ${text(node)}`)]
       .filter(Boolean).slice(0, most);
   }
@@ -49,6 +53,16 @@ export class Measures {
     return other;
   }
 
+  usageText(node, resource, form) {
+    if ((node.usage?.[resource] ?? null) === null) return "not measured";
+    return `${form(node.usage[resource])} of ${form(node[resource])}${resource === "cpu" ? " cores" : ""}, ${this.age(node.usage.sampled)}`;
+  }
+
+  age(sampled) {
+    const age = this.now() - sampled;
+    return `${duration(Math.max(0, age))} old${age > STALE_SECONDS ? " (stale)" : ""}`;
+  }
+
   trafficRatio(node) {
     return node.traffic ? rate(node.traffic) / (node.traffic.capacity || this.fastest) : null;
   }
@@ -57,9 +71,7 @@ export class Measures {
     if (!node.traffic) return "not measured";
     const { receive, transmit, capacity, sampled } = node.traffic;
     const one = (amount) => (amount === null ? "?" : perSecond(amount));
-    const age = this.now() - sampled;
-    return `in ${one(receive)}, out ${one(transmit)}${capacity ? ` of ${perSecond(capacity)}` : ""}, ` +
-      `${duration(Math.max(0, age))} old${age > STALE_SECONDS ? " (stale)" : ""}`;
+    return `in ${one(receive)}, out ${one(transmit)}${capacity ? ` of ${perSecond(capacity)}` : ""}, ${this.age(sampled)}`;
   }
 
   /** A node in lines, its name first. */

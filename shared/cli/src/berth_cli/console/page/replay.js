@@ -2,7 +2,7 @@
 
 import { address } from "./address.js";
 import { ask, el, fill, nodeLink, podLink, podPath, setText } from "./dom.js";
-import { Film, trafficOf } from "./film.js";
+import { Film, SAMPLES, samplesOf } from "./film.js";
 import { clock, cores, count, duration, memory } from "./format.js";
 import { offerFind, offerLogout, offerSkip } from "./head.js";
 import { Measures } from "./measures.js";
@@ -42,7 +42,7 @@ function open(found) {
 
   // --- the two clusters
 
-  const traffic = trafficOf(found.recorded);
+  const samples = Object.fromEntries(SAMPLES.map((kind) => [kind, samplesOf(found.recorded, kind)]));
   const controls = nodeControls(measures, kept, (what) => {
     if (what === "nodes") laidOut = false;
     else for (const side of SIDES) clusters[side].map.tiles.paintAll();
@@ -55,7 +55,7 @@ function open(found) {
     const totals = el("p", { class: "totals" });
     const other = SIDES.find((each) => each !== side);
     const map = nodeMap(measures, { label: titles[side], choose: chooseNode, pointed: (name) => clusters[other].map.point(name) }, signal);
-    const made = { store, map, totals, film: new Film(found[side], traffic), sorted: [],
+    const made = { store, map, totals, film: new Film(found[side], samples), sorted: [],
       element: el("section", { class: "cluster", "data-side": side }, el("h2", {}, titles[side]), totals, map.element) };
     store.on("nodes", () => { made.sorted = inOrder(store.nodes.values()); laidOut = false; });
     store.on("loads", (changed) => map.tiles.changed(changed));
@@ -74,7 +74,8 @@ function open(found) {
   function summaries() {
     for (const { map, store, totals } of Object.values(clusters)) {
       const parts = totalsOf(map.tiles.order, store.nodes.size);
-      if (measures.by === "bandwidth") parts.push(traffic.size ? "samples as recorded" : "no bandwidth was recorded");
+      const { measured } = measures.kinds[measures.by];
+      if (measured) parts.push(samples[measured].size ? "samples as recorded" : "no samples were recorded");
       setText(totals, parts.join("  \u00b7  "));
     }
     controls.explain(SIDES.flatMap((side) => clusters[side].map.tiles.order));

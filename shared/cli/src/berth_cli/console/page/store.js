@@ -171,7 +171,7 @@ export class Store extends EventTarget {
     for (const [row, name, zone, cpu, memory, pods, flags, labels] of frame.nodes || []) {
       const before = this.nodes.get(row);
       const same = before && before.name === name;
-      const node = same ? before : { row, name, load: { pods: 0, cpu: 0, memory: 0, profiles: {} }, traffic: null, arrived: 0 };
+      const node = same ? before : { row, name, load: { pods: 0, cpu: 0, memory: 0, profiles: {} }, traffic: null, usage: null, arrived: 0 };
       others = others || !same || node.zone !== zone || node.flags !== flags || String(node.labels) !== String(labels);
       Object.assign(node, { zone, cpu, memory, pods, flags, labels });
       this.nodes.set(row, node);
@@ -189,6 +189,12 @@ export class Store extends EventTarget {
       const node = this.nodes.get(row);
       if (!node) continue;
       node.traffic = sampled === null ? null : { receive, transmit, capacity, sampled };
+      changed.add(node);
+    }
+    for (const [row, cpu, memory, sampled] of frame.usage || []) {
+      const node = this.nodes.get(row);
+      if (!node) continue;
+      node.usage = sampled === null ? null : { cpu, memory, sampled };
       changed.add(node);
     }
     if (others) this.notify("nodes");

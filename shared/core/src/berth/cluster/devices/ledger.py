@@ -138,6 +138,10 @@ class DeviceLedger:
     def is_shared(self, device: str) -> bool:
         return device in self._sharers
 
+    def is_used(self, device: str) -> bool:
+        """Whether a claim has the device, or a share of it."""
+        return device in self._owners or device in self._sharers
+
     def consumed(self, device: str) -> Mapping[str, int | Fraction]:
         """The capacities that shares of the device take together."""
         return self._consumed.get(device, _NOTHING)

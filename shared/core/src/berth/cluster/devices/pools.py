@@ -151,8 +151,8 @@ class PoolState(Enum):
 class NodePool:
     """A pool as one node sees it. ``devices``: of the slices for the node; empty if it is not usable.
 
-    ``is_shared``: one object for all nodes that see the same slices. ``is_plain``: its devices are those of one slice,
-    with consecutive numbers, and none is shared or depends on others. ``problem``: of a slice that makes it incomplete.
+    ``is_shared``: one object for all nodes that see the same slices. ``is_plain``: a pool of single nodes, of whose
+    devices none is shared or depends on others. ``problem``: of a slice that makes it incomplete.
     """
 
     key: PoolKey
@@ -228,7 +228,7 @@ class _Pool:
         if not _are_valid(devices, every):
             return NodePool(key, PoolState.INVALID)
         binds = any(device.device.binding_conditions for device in devices)
-        is_plain = self.nodes is not None and len(with_devices) < 2 and all(each.is_plain for each in devices)
+        is_plain = self.nodes is not None and all(each.is_plain for each in devices)
         return NodePool(key, PoolState.USABLE, devices, binds, is_plain=is_plain)
 
     def counters_of(self, generation: int) -> Counters:
@@ -338,8 +338,13 @@ class DevicePools:
         pool = self._pools.get(key)
         return () if pool is None else pool.named(pool.newest()).values()
 
+    def devices_in(self, key: PoolKey) -> Iterator[PooledDevice]:
+        """The devices in all slices of the pool, of any generation."""
+        pool = self._pools.get(key)
+        return (device for part in (pool.slices.values() if pool is not None else ()) for device in part.devices)
+
     def __iter__(self) -> Iterator[PooledDevice]:
-        return (device for pool in self._pools.values() for part in pool.slices.values() for device in part.devices)
+        return chain.from_iterable(map(self.devices_in, self._pools))
 
     def _change(self, before: ResourceSlice | None, now: ResourceSlice | None) -> None:
         nodes: set[str] | None = set()

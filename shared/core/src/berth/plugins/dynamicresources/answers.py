@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 import msgspec
@@ -12,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from berth.api.devices import DeviceClass, ResourceClaim
-from berth.api.node import Node
+from berth.cluster.devices.columns import UsedDevices, distinct
 from berth.cluster.devices.ledger import DeviceLedger
 from berth.cluster.devices.pools import DevicePools, NodePool, PoolKey
+from berth.cluster.devices.views import NodeViews
 from berth.cluster.nodes import RowIndex
 from berth.cluster.snapshot import Snapshot
 from berth.framework.status import Code
@@ -77,6 +79,7 @@ class NodeAnswers:
         self._pools = allocator.pools
         self._ledger = allocator.ledger
         self._views = allocator.views
+        self._used = allocator.used
         self._columns = allocator.columns
         self._traits = DeviceTraits(plan, self._pools, self._columns)
         self._takes_all = any(each.takes_all for each in plan.requests)
@@ -84,7 +87,6 @@ class NodeAnswers:
         self._candidates: dict[int, Candidates] = {}
         self._solutions: dict[int, Solution] = {}
         self._alike: dict[object, Outcome] = {}
-        self._plain: dict[object, Outcome] = {}  # of nodes whose pools are plain, by their signature and busy devices
         self._seen_pools: set[PoolKey] = set()  # with candidates
         self._versions = (-1, -1, -1)
         self._steps = 0  # of all searches
@@ -107,42 +109,44 @@ class NodeAnswers:
                 return False
             if not self._traits.fill(may_continue or _always):
                 return False
+        groups = self._alike_rows(unknown) if len(unknown) > _FEW else [[row] for row in unknown.tolist()]
         free = Free(self._pools, self._ledger)
         outcomes: dict[Candidates, Outcome] = {}  # nodes may have the same candidates
         budget = budget or Budget()
         looks_at = 0
-        for i, row in enumerate(unknown.tolist()):
+        for i, group in enumerate(groups):
             if i % _AT_ONCE == 0 or self._steps >= looks_at:
                 looks_at = self._steps + _STEPS_AT_ONCE
                 if may_continue is None and not budget.is_left:
-                    self._not_searched = unknown[i:]
+                    self._not_searched = np.array([row for rest in groups[i:] for row in rest], dtype=np.intp)
                     self.codes[self._not_searched] = self._number_of(Rejected(NOT_SEARCHED))
                     return False
                 if i and may_continue is not None and not may_continue():
                     return False
             before = self._steps
-            self._note(row, self._outcome_of(row, free, outcomes))
+            candidates = self.candidates(group[0])
+            outcome = outcomes.get(candidates)
+            if outcome is None:
+                outcome = outcomes[candidates] = self._outcome(candidates, free)
+            self._note(group, outcome)
             budget.steps -= self._steps - before
         return True
 
-    def _outcome_of(self, row: int, free: Free, outcomes: dict[Candidates, Outcome]) -> Outcome:
-        node, key = self.snapshot.node_at(row), None
-        if node is not None:
-            views = self._views.of(row, node)
-            signatures = [None if not each.is_plain else self._traits.signature(each) for each in views]
-            if None not in signatures:
-                key = (tuple(signatures), tuple([free.busy_of(each) for each in views]))
-                if (known := self._plain.get(key)) is not None:
-                    return known
-        candidates = self.candidates(row)
-        outcome = outcomes.get(candidates)
-        if outcome is None:
-            outcome = outcomes[candidates] = self._outcome(candidates, free)
-        if key is not None:
-            if len(self._plain) > _MOST_ALIKE:
-                self._plain.clear()
-            self._plain[key] = outcome
-        return outcome
+    def _alike_rows(self, rows: RowIndex) -> list[list[int]]:
+        """The nodes by their devices: those of one list have the same outcome. In order of the first of each list."""
+        kinds = self._traits.kinds
+        of_devices = np.where(kinds < 0, -1, 2 * kinds + self._used.column() + 1)
+        # The numbers NOT_PLAIN and NO_DEVICE are the last two places.
+        table = np.append(of_devices, (-1, 0))[self._views.numbers(rows)]
+        is_known = (table >= 0).all(axis=1)
+        groups = [[row] for row in rows[~is_known].tolist()]
+        known = rows[is_known]
+        if len(known):
+            _, kind_of = distinct([np.zeros(len(known), dtype=np.int32), *table[is_known].T])
+            ends = np.cumsum(np.bincount(kind_of)).tolist()
+            by_kind = known[np.argsort(kind_of, kind="stable")].tolist()
+            groups += [by_kind[begin:end] for begin, end in pairwise((0, *ends))]
+        return sorted(groups)
 
     def solution(self, row: int) -> tuple[Solution, Candidates] | None:
         """The solution for the node of a row that fits, after ``find``."""
@@ -153,9 +157,9 @@ class NodeAnswers:
         """The node's candidates, after ``find``."""
         return self._candidates.get(row) or self._find_candidates(row)
 
-    def views(self, row: int, node: Node) -> tuple[NodePool, ...]:
+    def views(self, row: int) -> tuple[NodePool, ...]:
         """The pools that the node sees."""
-        return self._views.of(row, node)
+        return self._views.of(row)
 
     def usage(self, candidates: Candidates) -> Usage:
         """What other claims leave of the candidates."""
@@ -212,27 +216,26 @@ class NodeAnswers:
         self._candidates.clear()
         self._solutions.clear()
         self._alike.clear()
-        self._plain.clear()
         self._seen_pools.clear()
         self._traits = DeviceTraits(self.plan, self._pools, self._columns)
 
     def _find_candidates(self, row: int) -> Candidates:
         node = self.snapshot.node_at(row)
-        views = () if node is None else self._views.of(row, node)
-        candidates = NO_CANDIDATES if node is None else candidates_of(node, views, self._traits)
+        candidates = NO_CANDIDATES if node is None else candidates_of(node, self._views.of(row), self._traits)
         self._candidates[row] = candidates
         self._seen_pools.update({device.part.pool for device in candidates.devices})
         return candidates
 
-    def _note(self, row: int, outcome: Outcome) -> None:
+    def _note(self, rows: list[int], outcome: Outcome) -> None:
         if isinstance(outcome, Solution):
-            self._solutions[row] = outcome
-            self.codes[row] = FITS
+            self._solutions.update(dict.fromkeys(rows, outcome))
+            self.codes[rows] = FITS
             if outcome.alternatives:
-                self.points[row] = [outcome.points_of(claim) for claim in range(len(self.plan.steps))]
+                self.points[rows] = [outcome.points_of(claim) for claim in range(len(self.plan.steps))]
             return
-        self._solutions.pop(row, None)
-        self.codes[row] = self._number_of(outcome)
+        for row in rows:
+            self._solutions.pop(row, None)
+        self.codes[rows] = self._number_of(outcome)
 
     def _number_of(self, outcome: Rejected | str) -> int:
         if isinstance(outcome, Rejected):
@@ -275,34 +278,6 @@ def _always() -> bool:
     return True
 
 
-class NodeViews:
-    """The pools that each node sees, by row."""
-
-    def __init__(self, snapshot: Snapshot, pools: DevicePools) -> None:
-        self._snapshot = snapshot
-        self._pools = pools
-        self._version = pools.changes.version
-        self._of_rows: dict[int, tuple[Node, tuple[NodePool, ...]]] = {}
-
-    def of(self, row: int, node: Node) -> tuple[NodePool, ...]:
-        if self._version != self._pools.changes.version:
-            self._forget_changed()
-        known = self._of_rows.get(row)
-        if known is None or known[0] is not node:
-            known = self._of_rows[row] = node, tuple(self._pools.seen_from(node))
-        return known[1]
-
-    def _forget_changed(self) -> None:
-        changes, self._version = self._pools.changes.since(self._version), self._pools.changes.version
-        if changes is None or None in changes:
-            self._of_rows.clear()
-            return
-        for name in {name for nodes in changes for name in nodes or ()}:
-            row = self._snapshot.rows.of(name)
-            if row is not None:
-                self._of_rows.pop(row, None)
-
-
 class Allocator:
     """The plans used last on one Snapshot, with its pools and ledger."""
 
@@ -315,6 +290,7 @@ class Allocator:
         self._selectors = SelectorAnswers(self.pools)
         self.columns = self._selectors.columns
         self.views = NodeViews(snapshot, self.pools)
+        self.used = UsedDevices(self.pools, self.ledger)
         self._plans: OrderedDict[tuple[bytes, ...], NodeAnswers] = OrderedDict()
 
     @classmethod

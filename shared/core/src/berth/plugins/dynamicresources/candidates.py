@@ -34,8 +34,6 @@ from berth.plugins.dynamicresources.selectors import NO, YES
 K = TypeVar("K")
 V = TypeVar("V")
 _MOST_TRAITS: Final = 100_000  # distinct traits, or lists of them, that a plan keeps
-_BYTES: Final = 4  # of a kind of devices in a signature
-_NO_KIND: Final = b"\xff" * _BYTES
 
 
 class DeviceTrait:
@@ -67,10 +65,8 @@ class DeviceTraits:
         self._pools = pools
         self._columns = columns
         self._numbering = pools.numbering
-        self._kinds: npt.NDArray[np.int32] = np.zeros(0, dtype=np.int32)  # by number; -1: unknown
+        self.kinds: npt.NDArray[np.int32] = np.zeros(0, dtype=np.int32)  # by number, after ``fill``; -1: unknown
         self._kind_of: dict[DeviceTrait, int] = {}
-        self._signatures = b""  # of `_kinds`
-        self._has_gaps = False
         self._known: dict[tuple[object, ...], DeviceTrait] = {}
         self._lists: dict[tuple[DeviceTrait, ...], tuple[DeviceTrait, ...]] = {}
         self._of_views: dict[NodePool, tuple[tuple[PooledDevice, ...], tuple[DeviceTrait, ...]]] = {}
@@ -95,7 +91,7 @@ class DeviceTraits:
 
     def fill(self, may_continue: Callable[[], bool]) -> bool:
         """Find the traits of all devices whose answers are known, alike ones once; returns whether it is done."""
-        read = [(("constraint", each.attribute), each.attribute_of) for each in self._plan.constraints]
+        read = [(("constraint", each.attribute), each.attributes_of) for each in self._plan.constraints]
         if not all(self._columns.read(path, reader, may_continue) for path, reader in read):
             return False
         pools, kinds = self._pools, self._reserved()
@@ -114,28 +110,15 @@ class DeviceTraits:
         devices = [pools.by_number[number] for number in numbers[first].tolist()]
         traits = [self._kind_of.setdefault(self.of(each), len(self._kind_of)) for each in devices if each is not None]
         kinds[numbers] = np.array(traits, dtype=np.int32)[of_devices]
-        self._signatures = kinds.tobytes()
-        self._has_gaps = bool(np.any((kinds < 0) & (flags & EXISTS != 0)))
         return True
-
-    def signature(self, view: NodePool) -> bytes | None:
-        """Equal for plain pools with the same traits; None if some are not known."""
-        if not view.devices:
-            return b""
-        begin, size = view.devices[0].number, len(view.devices)
-        found = self._signatures[_BYTES * begin : _BYTES * (begin + size)]
-        is_known = len(found) == _BYTES * size and self._numbering == self._pools.numbering
-        if is_known and self._has_gaps:
-            is_known = _NO_KIND not in found
-        return found if is_known else None
 
     def _reserved(self) -> npt.NDArray[np.int32]:
         if self._numbering != self._pools.numbering or len(self._kind_of) > _MOST_TRAITS:
-            self._kinds, self._numbering = self._kinds[:0], self._pools.numbering
+            self.kinds, self._numbering = self.kinds[:0], self._pools.numbering
             self._kind_of.clear()
-        missing = self._pools.numbers - len(self._kinds)
-        self._kinds = np.concatenate((self._kinds, np.full(missing, -1, dtype=np.int32)))
-        return self._kinds
+        missing = self._pools.numbers - len(self.kinds)
+        self.kinds = np.concatenate((self.kinds, np.full(missing, -1, dtype=np.int32)))
+        return self.kinds
 
     def shared(self, traits: tuple[DeviceTrait, ...]) -> tuple[DeviceTrait, ...]:
         """The same traits, kept once for all alike nodes."""

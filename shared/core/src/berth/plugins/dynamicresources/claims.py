@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import Enum
+from hashlib import blake2b
+
+import msgspec
 
 from berth.api.devices import AllocationResult, DeviceClass, ResourceClaim, ResourceSlice
 from berth.api.pod import Pod, PodResourceClaim, unix_seconds
+from berth.api.resources import may_be_served, pod_requests
 from berth.cluster.snapshot import Objects, Snapshot
 from berth.framework.status import Status
 
@@ -43,6 +47,14 @@ def known_claims(pod: Pod, claims: Objects[ResourceClaim]) -> Iterator[ResourceC
     """The pod's claims that are there, whether it can use them or not."""
     found = (claims.named(name, namespace) for namespace, name in names_of_claims(pod))
     return (claim for claim in found if claim is not None)
+
+
+def digest_of_requests(pod: Pod, claims: Objects[ResourceClaim]) -> str:
+    """Equal for pods that wait for the same: by their claims' specs and allocations, and extended resources."""
+    found = [(claim.spec, claim.status.allocation) for claim in known_claims(pod, claims)]
+    amounts = pod_requests(pod.spec).amounts
+    extended = sorted((name, amount) for name, amount in amounts.items() if amount and may_be_served(name))
+    return blake2b(msgspec.json.encode((found, extended)), digest_size=8).hexdigest()
 
 
 def claim_names(pod: Pod) -> Iterator[str]:

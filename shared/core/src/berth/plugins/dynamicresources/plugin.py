@@ -468,7 +468,8 @@ class DynamicResources(
         given = [
             (claim, held)
             for claim, allocation, _ in claims.allocated
-            if (held := ledger.assumed(claim.metadata.uid)) is not None and held.devices == allocation.devices
+            if (held := ledger.assumed(claim.metadata.uid)) is not None
+            and held.devices.results == allocation.devices.results
         ]
         shared = tuple(
             claim for claim, _, _ in claims.allocated if all(claim is not taken_over for taken_over, _ in given)

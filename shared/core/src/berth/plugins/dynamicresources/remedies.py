@@ -70,7 +70,7 @@ class _Look:
         self._request, self._answers = request, answers
         node = answers.snapshot.node_at(row)
         self._node = "" if node is None else node.metadata.name
-        views = () if node is None else answers.views(row, node)
+        views = () if node is None else answers.views(row)
         code, _ = answers.statuses[int(answers.codes[row])]
         self._failure = next(self._failures(views), "") if code is Code.ERROR else ""
         self._of_class = [

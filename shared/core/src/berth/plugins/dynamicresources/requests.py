@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -87,10 +87,13 @@ class AttributeConstraint:
 
     def value_of(self, device: PooledDevice) -> object:
         """The device's value with its type; None without the attribute."""
-        found = self.attribute_of(device)
+        found = self._attribute_of(device)
         return None if found is None else found.typed
 
-    def attribute_of(self, device: PooledDevice) -> DeviceAttribute | None:
+    def attributes_of(self, devices: Sequence[PooledDevice]) -> list[Hashable]:
+        return list(map(self._attribute_of, devices))
+
+    def _attribute_of(self, device: PooledDevice) -> DeviceAttribute | None:
         attributes = device.device.attributes or {}
         found = attributes.get(self.attribute)
         if found is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -216,13 +216,13 @@ class _Reads:
     def __init__(self, compiled: DeviceSelector | str) -> None:
         paths = [] if isinstance(compiled, str) else sorted(compiled.reads)
         readers = [each for path in paths if (each := reader_of(path)) is not None]
-        self.key: Reader | None = None
+        self.key: Callable[[PooledDevice], Hashable] | None = None
         self.names: frozenset[str] | None = None
         self.paths: dict[Path, Reader] = {}
         if len(readers) < len(paths):
             return
         self.paths = dict(zip(paths, readers, strict=True))
-        self.key = readers[0] if len(readers) == 1 else lambda device: tuple([read(device) for read in readers])
+        self.key = lambda device: tuple([read((device,))[0] for read in readers])
         named = [(path[1], path[2]) for path in paths if len(path) == _NAMED]
         self.names = frozenset(text for domain, name in named for text in (name, f"{domain}/{name}"))
 
@@ -233,9 +233,9 @@ _NAMED: Final = 3  # parts of a path to an attribute or capacity
 def reader_of(path: Path) -> Reader | None:
     match path:
         case ("driver",):
-            return lambda device: device.driver
+            return lambda devices: [device.driver for device in devices]
         case ("allowMultipleAllocations",):
-            return lambda device: device.is_shareable
+            return lambda devices: [device.is_shareable for device in devices]
         case ("attributes", domain, name):
             return _attribute_reader(domain, name)
         case ("capacity", domain, name):
@@ -250,12 +250,13 @@ def reader_of(path: Path) -> Reader | None:
 def _attribute_reader(domain: str, name: str) -> Reader:
     full = f"{domain}/{name}"
 
-    def read(device: PooledDevice) -> Hashable:
-        named = device.device.attributes
-        if not named:
-            return None
-        found = named.get(full)
-        return named.get(name) if found is None and domain == device.driver else found
+    def read(devices: Sequence[PooledDevice]) -> list[Hashable]:
+        return [
+            (named.get(full) or (named.get(name) if domain == device.driver else None))
+            if (named := device.device.attributes)
+            else None
+            for device in devices
+        ]
 
     return read
 
@@ -263,12 +264,13 @@ def _attribute_reader(domain: str, name: str) -> Reader:
 def _capacity_reader(domain: str, name: str) -> Reader:
     full = f"{domain}/{name}"
 
-    def read(device: PooledDevice) -> Hashable:
-        named = device.device.capacity
-        if not named:
-            return None
-        found = named.get(full)
-        found = named.get(name) if found is None and domain == device.driver else found
-        return None if found is None else found.value
+    def read(devices: Sequence[PooledDevice]) -> list[Hashable]:
+        found = [
+            (named.get(full) or (named.get(name) if domain == device.driver else None))
+            if (named := device.device.capacity)
+            else None
+            for device in devices
+        ]
+        return [None if each is None else each.value for each in found]
 
     return read

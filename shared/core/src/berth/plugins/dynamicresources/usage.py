@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from berth.cluster.devices.ledger import DeviceLedger
-from berth.cluster.devices.pools import Amount, Counters, DevicePools, NodePool, PooledDevice, PooledSlice, PoolKey
+from berth.cluster.devices.pools import Amount, Counters, DevicePools, PooledDevice, PooledSlice, PoolKey
 from berth.plugins.dynamicresources.candidates import Candidates
 from berth.plugins.dynamicresources.requests import CLAIM, Plan, Request
 
@@ -59,13 +59,6 @@ class Free:
                 for device in candidates.devices
             ]
         )
-
-    def busy_of(self, pool: NodePool) -> tuple[bool, ...]:
-        """Which devices of a plain pool are in use; empty if none is."""
-        if not self.ledger.in_use(pool.key):
-            return ()
-        is_owned, is_shared = self.ledger.is_owned, self.ledger.is_shared
-        return tuple([is_owned(device.key) or is_shared(device.key) for device in pool.devices])
 
 
 class Usage:

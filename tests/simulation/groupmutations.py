@@ -1,0 +1,267 @@
+"""Rules of groups taken away one by one, as of ``mutations``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+
+from berth.api.pod import priority_of
+from berth.api.podgroups import Members, refusal_of
+from berth.messages.groupattempts import GroupMessage
+from berth_binder import takeover
+from berth_binder.attempts import groups as groups_of_binder
+from berth_binder.core import BinderCore
+from berth_binder.decisions import groupreports
+from berth_watcher import grouping
+from berth_watcher.queue import groups as groups_of_queue
+from berth_watcher.queue.groups import GroupEntry, GroupGate, Way
+from berth_watcher.queue.queuedpod import Stage
+from berth_watcher.queue.requeue import Requeue, Wait
+from simulation.faults import GROUP_LOST, GROUP_STOPPED
+from simulation.mutation import Mutation, Replacement
+from simulation.simulate import GROUPS
+
+# --- the watcher
+
+
+def _open_gates() -> list[Replacement]:
+    gate = groups_of_queue.QueuedGroup.gate
+
+    def opened(self: Any, members: Any, known: Any, now: float) -> Any:
+        found = gate(self, members, known, now)
+        is_short = found.way is Way.GATED and not refusal_of(self.key, self.group, members, known)
+        return GroupGate(Way.TOGETHER) if is_short and members.pending else found
+
+    return [(groups_of_queue.QueuedGroup, "gate", opened)]
+
+
+def _begun_groups_wait() -> list[Replacement]:
+    return [(groups_of_queue, "BEGUN_SECONDS", float("inf"))]
+
+
+def _gates_say_nothing() -> list[Replacement]:
+    return [(groupreports.GroupReports, "_why_gated", lambda *_: "")]
+
+
+def _losses_help_at_once() -> list[Replacement]:
+    return [(grouping, "REPLACEMENT_SECONDS", 0.0)]
+
+
+def _highest_priority_counts() -> list[Replacement]:
+    def priority(self: Any, group: Any) -> int:
+        return max([*([] if group.priority is None else [group.priority]), *map(priority_of, self.pending)], default=0)
+
+    def of_message(self: Any) -> int:
+        of_group = [] if self.group.priority is None else [self.group.priority]
+        return max([*of_group, *map(priority_of, self.bundle.classes)], default=0)
+
+    return [(Members, "priority", priority), (GroupMessage, "priority", property(of_message))]
+
+
+def _groups_do_not_back_off() -> list[Replacement]:
+    on_error = Requeue.on_error
+
+    def at_once(self: Any, pod: Any, failed_at: Any) -> Any:
+        found = on_error(self, pod, failed_at)
+        if not isinstance(pod, GroupEntry):
+            return found
+        pod.backoff_until = 0.0
+        return Wait(Stage.BACKOFF, self._clock.now)
+
+    return [(Requeue, "on_error", at_once)]
+
+
+def _groups_need_no_slots() -> list[Replacement]:
+    def admit(self: Any, used: int, size: int) -> int:
+        return max(1, min(len(self.members), size))
+
+    return [(GroupEntry, "admit", admit)]
+
+
+# --- the scorer
+
+
+# --- the binder
+
+
+def _volumes_of_groups_are_not_awaited() -> list[Replacement]:
+    go_on = groups_of_binder.GroupBinding._go_on_if_all_are_ready
+
+    def with_some(self: Any, group: Any) -> Any:
+        if group.ready:
+            group.ready |= group.members.keys()
+        return go_on(self, group)
+
+    return [(groups_of_binder.GroupBinding, "_go_on_if_all_are_ready", with_some)]
+
+
+def _groups_take_all_requests() -> list[Replacement]:
+    return [(groups_of_binder, "SHARE_IN_FLIGHT", 1)]
+
+
+def _members_are_not_fenced() -> list[Replacement]:
+    return [(takeover, "_group_in", lambda _data: None)]
+
+
+def _begun_groups_are_not_first() -> list[Replacement]:
+    return [(BinderCore, "examine_first", lambda *_: None)]
+
+
+def _groups_begin_after_the_stop() -> list[Replacement]:
+    def close(self: Any) -> None:
+        self._is_closed = True
+
+    return [(BinderCore, "close", close)]
+
+
+def _begun_groups_end_with_the_stop() -> list[Replacement]:
+    has_work = groups_of_binder.GroupBinding.has_work
+
+    def is_open(self: Any) -> bool:
+        return not self.is_closed and has_work.fget(self)
+
+    return [(groups_of_binder.GroupBinding, "has_work", property(is_open))]
+
+
+def _one_member_is_unschedulable() -> list[Replacement]:
+    record = groups_of_binder.RecordGroup
+
+    def of_one(**parts: Any) -> Any:
+        return record(**{**parts, "pods": parts["pods"][:1]})
+
+    return [(groups_of_binder, "RecordGroup", of_one)]
+
+
+def _scheduled_before_it_is() -> list[Replacement]:
+    """As upstream: the condition is written when the first member is bound."""
+    look_at = groupreports.GroupReports._look_at
+
+    def looked_at(self: Any, key: Any, now: float) -> None:
+        look_at(self, key, now)
+        group, members = self._cache.groups.get(key), self._cache.members_of(key)
+        if group is not None and members.bound and not self._shows_condition(group):
+            self._whole.setdefault(key, now)
+
+    return [(groupreports.GroupReports, "_look_at", looked_at)]
+
+
+# --- the table
+
+CALM: Final = replace(
+    GROUPS,
+    fault_counts=(0,),
+    rough=0.0,
+    pods=(0, 0),
+    nodes=(2, 3),
+    gangs=(1, 2),
+    acts=(2, 4),
+    watchers=(1,),
+    binders=(1,),
+    scorers=(1,),
+    seconds=(1.0, 3.0),
+    warm_up=(1.0, 2.0),
+    habits=(0.0,),
+    empties=10**6,
+)
+GATES: Final = replace(CALM, things=("add_gang", "delete_member", "remake_group"))
+LOSSES: Final = replace(CALM, things=("lose_two",), acts=(1, 2), gangs=(2, 3), warm_up=(2.0, 3.0), nodes=(4, 5))
+PLACES: Final = replace(CALM, things=("lose_place",), acts=(1,), nodes=(2, 3), gangs=(0, 1))
+IMPORTANT_GANGS: Final = replace(
+    CALM, things=("add_gang", "add_important_gang"), acts=(6, 8), nodes=(2, 2), gangs=(3, 4), graces=(0, 1)
+)
+FORBIDDEN: Final = replace(CALM, things=("forbid_leader",), acts=(1, 2), nodes=(4, 5), gangs=(0, 1))
+CROWDS: Final = replace(
+    CALM, things=("add_gang", "add_pod"), acts=(6, 8), window_floors=(2, 4), gangs=(2, 3), pods=(2, 4)
+)
+ZONES: Final = replace(CALM, things=("add_gang",), acts=(5,), nodes=(3, 4))
+WAVES: Final = replace(CALM, things=("add_gang",), acts=(2,), in_flight=(4,), nodes=(4, 5))
+LOST: Final = replace(
+    CALM,
+    faults=(GROUP_LOST,),
+    fault_counts=(1, 2),
+    things=("add_gang", "add_gang", "add_pod"),
+    acts=(6, 8),
+    binders=(2,),
+    in_flight=(1, 2),
+    nodes=(3, 5),
+    seconds=(3.0, 6.0),
+)
+STOPPED: Final = replace(LOST, faults=(GROUP_STOPPED,), fault_counts=(2,), binders=(1,))
+
+GROUP_MUTATIONS: Final[dict[str, Mutation]] = {
+    "open-gates": Mutation(
+        rule="a fresh group waits for its minimum (3.17)", seeds=50, replace=_open_gates, focus=GATES
+    ),
+    "begun-groups-wait": Mutation(
+        rule="a begun group goes on with the members that exist (3.17)",
+        seeds=100,
+        replace=_begun_groups_wait,
+        focus=LOSSES,
+    ),
+    "gates-say-nothing": Mutation(
+        rule="a gate says what is missing", seeds=50, replace=_gates_say_nothing, focus=GATES
+    ),
+    "losses-help-at-once": Mutation(
+        rule="the room of a lost member is left to its replacement for a second",
+        seeds=200,
+        replace=_losses_help_at_once,
+        focus=PLACES,
+    ),
+    "highest-priority-counts": Mutation(
+        rule="a group has the lowest priority of its members (3.18)",
+        seeds=200,
+        replace=_highest_priority_counts,
+        focus=IMPORTANT_GANGS,
+    ),
+    "groups-do-not-back-off": Mutation(
+        rule="a group backs off after an error (3.20)", seeds=100, replace=_groups_do_not_back_off, focus=FORBIDDEN
+    ),
+    "groups-need-no-slots": Mutation(
+        rule="a group takes a slot for each member (3.18)", seeds=100, replace=_groups_need_no_slots, focus=CROWDS
+    ),
+    "volumes-of-groups-not-awaited": Mutation(
+        rule="all members are ready before the first Binding (5.20)",
+        seeds=100,
+        replace=_volumes_of_groups_are_not_awaited,
+        focus=ZONES,
+    ),
+    "all-requests-for-groups": Mutation(
+        rule="groups leave a quarter of the requests to others (5.20)",
+        seeds=50,
+        replace=_groups_take_all_requests,
+        focus=WAVES,
+    ),
+    "members-not-fenced": Mutation(
+        rule="a takeover fences the members of groups in RANKED (5.21)",
+        seeds=100,
+        replace=_members_are_not_fenced,
+        focus=LOST,
+    ),
+    "begun-groups-not-first": Mutation(
+        rule="begun groups are examined first after a takeover (5.21)",
+        seeds=300,
+        replace=_begun_groups_are_not_first,
+        focus=LOST,
+    ),
+    "groups-begin-after-the-stop": Mutation(
+        rule="after the stop no group is begun (5.21)", seeds=300, replace=_groups_begin_after_the_stop, focus=STOPPED
+    ),
+    "begun-groups-end-with-the-stop": Mutation(
+        rule="after the stop a begun group goes on (5.21)",
+        seeds=200,
+        replace=_begun_groups_end_with_the_stop,
+        focus=STOPPED,
+    ),
+    "one-member-is-unschedulable": Mutation(
+        rule="all members that wait for room are Unschedulable, or none",
+        seeds=50,
+        replace=_one_member_is_unschedulable,
+        focus=CROWDS,
+    ),
+    "scheduled-before-it-is": Mutation(
+        rule="a PodGroup counts as scheduled once its minimum is bound",
+        seeds=50,
+        replace=_scheduled_before_it_is,
+        focus=CROWDS,
+    ),
+}
