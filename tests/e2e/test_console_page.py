@@ -396,7 +396,7 @@ async def test_a_group_is_a_row_of_the_queue(told: ToldConsole, driver: WebDrive
     told.answer("/api/queue", a_list(a_pod_in_the_queue("~train", members=members, message=message)))
     await go(driver, f"{told.url}#/queue")
     await see(driver, "tbody tr:first-child", r"^default/train \(group, 4 pods\)\s+0 of 4 have a place")
-    assert not driver.find_elements(By.CSS_SELECTOR, "tbody tr a, .groups summary")
+    assert not driver.find_elements(By.CSS_SELECTOR, ".groups summary")
 
 
 async def test_a_list_that_stops_early_says_so(told: ToldConsole, driver: WebDriver):
@@ -778,6 +778,104 @@ async def test_what_is_shown_is_saved_as_json(told: ToldConsole, driver: WebDriv
         )
         assert is_right(saved["shown"]), saved
     assert severe(driver) == []
+
+
+# --- groups of pods
+
+GROUP = "/api/groups/default/~train"
+OUTLINED = """
+const canvas = document.querySelector(".group .stack canvas:last-of-type");
+const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+const columns = new Set();
+for (let at = 0; at < data.length; at += 4) {
+  if (String(data.slice(at, at + 4)) === "230,159,0,255") columns.add((at / 4) % canvas.width);
+}
+return [columns.size, canvas.width];
+"""
+"""In how many of the map's columns of pixels there is an outline, and how many it has."""
+
+
+def a_group(**more: object) -> dict[str, object]:
+    message = "1 of 4 have a place in the best domain, rack r1; 3 like train-1 do not fit: 1 Insufficient cpu"
+    rejection = {"plugin": "NodeResourcesFit", "reason": "Insufficient cpu", "nodes": 1}
+    classes = [{"members": 4, "placed": 1, "example": "train-1", "rejections": [rejection]}]
+    row = {
+        **a_pod_in_the_queue(),
+        "name": "~train",
+        "queue": "unschedulable",
+        "stage": "unschedulable",
+        "members": {"dialect": "scheduling.x-k8s.io", "name": "train", "minimum": 4, "need": 4, "pending": 4},
+    }
+    return {
+        "group": "default/train",
+        "state": "unschedulable",
+        "minimum": 4,
+        "bound": 0,
+        "waiting": 4,
+        "message": message,
+        "topology_key": "rack",
+        "members": [{"pod": f"train-{number}", "node": "", "message": message} for number in range(4)],
+        "partial_seconds": None,
+        "queued": {"pod": row, "helping": [{"plugin": "NodeResourcesFit", "events": ["AssignedPodDelete"]}]},
+        "decision": {"result": {"need": 4, "classes": classes, "topology_key": "rack", "domain": "r1"}},
+        "sentences": [f"default/train is unschedulable: {message}", "PodGroup of scheduling.x-k8s.io, minimum 4"],
+        "problem": "",
+        **more,
+    }
+
+
+def in_racks() -> dict[str, object]:
+    """Four nodes in two racks."""
+    return {
+        "labels": ["rack=r0", "rack=r1"],
+        "nodes": [[row, f"n{row}", "", 4000, 2**33, 110, 0, [row // 2]] for row in range(4)],
+        "loads": [[row, 0, 0, 0, {}] for row in range(4)],
+    }
+
+
+async def test_a_group_that_waits_is_explained_from_its_row_in_the_queue(told: ToldConsole, driver: WebDriver):
+    told.begin(**in_racks())
+    group = a_group()
+    told.answer("/api/queue", a_list(group["queued"]["pod"]))
+    told.answer(GROUP, group)
+    told.answer(f"{GROUP}/trace", {"messages": []})
+    await go(driver, f"{told.url}#/queue")
+    await click(driver, ".rows a", r"default/train \(group, 4 pods\)")
+    await see(driver, ".verdict", "1 of 4 have a place in the best domain, rack r1; 3 like train-1 do not fit")
+    await see(driver, ".card", "in rack r1, the best")
+    await see(driver, ".rows", r"4\s+1\s+default/train-1\s+1\s+Insufficient cpu NodeResourcesFit")
+    await see(driver, ".card:nth-of-type(3)", "Outlined: rack r1, where most of its members would have a place")
+    await see(driver, ".card:nth-of-type(4)", r"0 bound, 4 waiting, minimum 4[\s\S]*train-3\s+waits")
+    outlined, width = await asyncio.to_thread(driver.execute_script, OUTLINED)
+    assert 0 < outlined < width
+    assert severe(driver) == []
+
+
+async def test_a_group_has_its_nodes_outlined_and_says_that_only_a_part_is_bound(told: ToldConsole, driver: WebDriver):
+    told.begin(**in_racks())
+    members = [{"pod": f"train-{at}", "node": f"n{at}" if at < 2 else "", "message": ""} for at in range(4)]
+    told.answer(GROUP, a_group(bound=2, waiting=2, members=members, partial_seconds=75.0, topology_key=""))
+    told.answer(f"{GROUP}/trace", {"messages": []})
+    await go(driver, f"{told.url}#/group/default/~train")
+    await see(driver, ".notice.bad", "Only a part of it is bound: 2 of the minimum of 4, for 1 min 15 s")
+    await see(driver, ".card:nth-of-type(3)", r"Outlined: the nodes of its members\.")
+    narrow, _ = await asyncio.to_thread(driver.execute_script, OUTLINED)
+    for each, node in zip(members, ("n0", "n1", "n2", "n3"), strict=True):
+        each["node"] = node
+    told.answer(GROUP, a_group(bound=4, waiting=0, members=members, state="bound", queued=None, topology_key=""))
+    await go(driver, f"{told.url}#/group/default/~train")
+    await see(driver, ".verdict", "4 pods are bound, of which 4 are needed together")
+    wide, _ = await asyncio.to_thread(driver.execute_script, OUTLINED)
+    assert 0 < narrow < wide  # one line around all of them
+
+
+async def test_a_group_of_which_a_part_stays_bound_is_marked_in_the_queue(told: ToldConsole, driver: WebDriver):
+    row = a_group()["queued"]["pod"]
+    told.answer("/api/queue", a_list({**row, "members": {**row["members"], "bound": 1}}))
+    await go(driver, f"{told.url}#/queue")
+    await see(driver, ".rows .partial", "1 of 4 bound")
+    told.answer("/api/queue", a_list(row))
+    await wait_for(lambda: not driver.find_elements(By.CSS_SELECTOR, ".rows .partial"), "no mark")
 
 
 # --- the services

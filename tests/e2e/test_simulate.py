@@ -161,17 +161,18 @@ def test_a_closed_pipe_ends_it_without_a_traceback(files):
     assert (len(done.stdout.splitlines()), done.stderr) == (1, "")
 
 
-def test_the_documented_example_prints_what_the_page_shows():
+def test_the_documented_examples_print_what_the_page_shows():
     page = (ROOT / "docs" / "simulate.md").read_text()
-    command, shown = page.split("$ berth simulate ", 1)[1].split("\n", 1)
-    done = simulate(*command.split(), cwd=ROOT)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == shown.split("```", 1)[0]
+    for example in page.split("$ berth simulate ")[1:3]:
+        command, shown = example.split("\n", 1)
+        done = simulate(*command.split(), cwd=ROOT)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout == shown.split("```", 1)[0]
 
 
 def test_the_documented_example_with_loads_prints_what_the_page_shows():
     page = (ROOT / "docs" / "simulate.md").read_text()
-    _, _, example = page.split("$ berth simulate ", 2)
+    *_, example = page.split("$ berth simulate ")
     command, shown = example.replace("\\\n", "").split("\n", 1)
     note, table = shown.split("```", 1)[0].split("\n", 1)
     done = simulate(*command.split(), cwd=ROOT)

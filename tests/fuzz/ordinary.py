@@ -262,15 +262,18 @@ def pod_with_ephemeral_volume(name: str) -> Body:
 
 
 def placed_pod(name: str) -> Body:
-    """A pod on a node, while its resources change."""
+    """A pod on a node whose container crashes, while its resources change."""
     body = pod(name)
     body["spec"]["nodeName"] = HONEST_NODES[1]
     reported = {"cpu": "11m", "memory": "2Mi"}
     whole = {"allocatedResources": reported, "resources": {"requests": reported}}
+    crashes = {"waiting": {"reason": "CrashLoopBackOff"}, "terminated": {"finishedAt": CREATED}}
+    whole_and_crashing = {**whole, "state": crashes, "lastState": crashes}
     body["status"] |= {
         "phase": "Running",
-        "containerStatuses": [{"name": "main", **whole}],
-        "initContainerStatuses": [{"name": "sidecar", **whole}],
+        "reason": "Evicted",
+        "containerStatuses": [{"name": "main", **whole_and_crashing}],
+        "initContainerStatuses": [{"name": "sidecar", **whole_and_crashing}],
         **whole,
     }
     return body
@@ -527,6 +530,7 @@ def pod_group(name: str, **spec: Any) -> Body:
         "schedulingPolicy": {"gang": {"minCount": 1}},
         "schedulingConstraints": {"topology": [{"key": "rack"}]},
         "disruptionMode": "PodGroup",
+        "priorityClassName": "",
         "priority": 0,
         "preemptionPolicy": "Never",
         "parentCompositePodGroupName": "",

@@ -43,7 +43,8 @@ FOUND: Final = frozenset(
 )
 """What broke something once."""
 SECONDS: Final = 2.0
-OF_THE_BUS: Final = {("whole",), ("packed",)}
+FAILURE: Final = ("status", "failure")
+OF_THE_BUS: Final = {("whole",), ("packed",), FAILURE, (*FAILURE, "reason"), (*FAILURE, "at")}
 """Only berth writes these fields, on the bus."""
 NOT_ITS_SCHEDULERS: Final = ((), ("nodeName",), ("schedulerName",))
 """Fields of the spec with which the pod may be no pod of berth's."""

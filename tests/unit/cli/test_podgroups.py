@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
 import msgspec
+import pytest
 
 from berth.api.meta import ObjectMeta
 from berth.api.podgroups import GROUP_LABEL, CoschedulingPodGroup, CoschedulingSpec
@@ -29,8 +30,9 @@ from berth.messages.groups import ClassPlan, GroupPlan
 from berth.messages.queue import GROUPED, GroupCounts, QueueAnswer, QueuedPodDetail, WaitingPod
 from berth_cli.commands.queue import pod_lines
 from berth_cli.commands.trace import groups_named, stored_messages
+from berth_cli.console.answers import group_json
 from berth_cli.console.decisionlog import DecisionLog
-from berth_cli.options import parse_pod
+from berth_cli.options import NotFoundError, PodName, parse_pod
 from berth_cli.pods.podgroups import (
     ExplainedGroup,
     GroupSummary,
@@ -126,6 +128,27 @@ def test_a_group_of_which_a_part_is_bound_is_not_whole():
     del found.placed["first-3"]
     assert found.state == "partly bound"
     assert found.as_json()["bound"] == 3
+    found.last_bound_at = NOW.timestamp() - 3
+    assert found.partial_seconds(NOW) == 3.0
+    found.placed.clear()
+    assert found.partial_seconds(NOW) is None
+
+
+async def test_the_console_answers_about_a_group_also_while_no_watcher_leads():
+    bus = MemoryBus()
+    bus.apply()
+    session = await bus.connect(name="console")
+    found = await group_json(session, parse_group("~first"), a_cluster())
+    assert (found["state"], found["bound"], found["queued"], found["partial_seconds"]) == ("bound", 4, None, None)
+    assert found["sentences"][0] == "default/first is bound"
+    assert "no watcher leads" in found["problem"]
+    for name in ("~other", "~~first", "first"):
+        with pytest.raises(NotFoundError, match="the mirror has none"):
+            await group_json(session, parse_group(name), a_cluster())
+
+
+def parse_group(name: str) -> PodName:
+    return PodName(namespace="default", name=name)
 
 
 def test_without_groups_a_sentence_says_so():

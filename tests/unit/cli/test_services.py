@@ -51,6 +51,11 @@ def test_the_leading_watcher_tells_its_queues_and_windows():
     assert list(queue_lines(seen([standby]))) == []
 
 
+def test_groups_that_wait_have_a_line_where_there_are_some():
+    found = list(queue_lines(seen([watcher(groups={"waiting": 2, "begun": 1, "in flight": 0})])))
+    assert found[2:] == ["groups of pods: waiting 2, begun 1, in flight 0"]
+
+
 @pytest.mark.parametrize(
     ("instance", "expected"),
     [

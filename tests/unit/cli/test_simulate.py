@@ -2,13 +2,15 @@
 
 import json
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
 from berth_cli.commands import simulate as command
-from berth_cli.commands.simulate import first_rows, row_of, summary_of
+from berth_cli.commands.simulate import first_rows, groups_table, row_of, summary_of
 from berth_cli.commands.simulate import table_of as table_of_rows
 from berth_cli.simulate.engine import NodeRejection, PodReport, ReportCounts
+from berth_cli.simulate.groups import PodGroupReport
 from berth_cli.simulate.live import RunningCluster
 from harness.worlds.printed import printed, words
 
@@ -101,6 +103,51 @@ def test_of_a_thousand_pods_ten_are_shown_and_those_without_a_node_first():
     assert [row.is_placed for row in first_rows(rows)] == [*[True] * 9, False]
     assert [row.is_placed for row in first_rows([row_of(NOWHERE)] * 3)] == [False] * 3
     assert len(printed(table_of_rows(rows), width=160)) == 1001
+
+
+WHOLE = PodGroupReport(
+    group="ml/first",
+    dialect="scheduling.x-k8s.io",
+    profile="berth",
+    minimum=3,
+    bound=1,
+    members=2,
+    placed=2,
+    domain="r7",
+)
+SHORT = PodGroupReport(
+    group="ml/second",
+    dialect="scheduling.x-k8s.io",
+    profile="berth",
+    minimum=4,
+    members=4,
+    message="3 of 4 have a place",
+    domain="r1",
+)
+
+
+def test_a_group_has_its_domain_or_what_it_would_evict_or_why_it_waits():
+    going = msgspec.structs.replace(SHORT, group="ml/third", victims=["ml/a", "ml/b"])
+    assert [line.split(maxsplit=6) for line in printed(groups_table([WHOLE, SHORT, going]), width=160)] == [
+        ["GROUP", "MINIMUM", "PLACED", "DOMAIN", "BECAUSE"],
+        ["ml/first", "3", "2", "of", "2", "r7", "1 of its pods are on nodes already"],
+        ["ml/second", "4", "0", "of", "4", "3", "of 4 have a place"],
+        ["ml/third", "4", "0", "of", "4", "evicting", "ml/a, ml/b: 3 of 4 have a place"],
+    ]
+
+
+def test_members_are_counted_as_pods_and_refer_to_their_group():
+    placed = PodReport(pod="ml/a", profile="berth", bound="n1", group="ml/first")
+    waits = PodReport(pod="ml/b", profile="berth", message="3 of 4 have a place", group="ml/second")
+    nominated = msgspec.structs.replace(waits, nominated="n1")
+    rows = words(printed(table_of([placed, waits, nominated]), width=160))[1:]
+    assert rows == [
+        ["ml/a", "n1", "placed", "with", "ml/first"],
+        ["ml/b", "-", "waits", "with", "ml/second"],
+        ["ml/b", "(n1)", "evictions", "for", "ml/second"],
+    ]
+    total = "1 of 2 groups whole; placed 1 of 3 pods, on 1 node; 1 would preempt pods; 1 fit nowhere"
+    assert summary([WHOLE, placed, SHORT, waits, nominated]).plain == total
 
 
 NODE = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1", "uid": "n1"}}

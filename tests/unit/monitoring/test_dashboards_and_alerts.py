@@ -34,6 +34,7 @@ ALERTS = {
     "BerthDeadLetters",
     "BerthForeignBindings",
     "BerthDeviceConflicts",
+    "BerthGroupPartial",
     "BerthConflictsHigh",
     "BerthConfigurationMismatch",
     "BerthPodsStalled",
@@ -213,7 +214,7 @@ def test_every_metric_is_documented_with_its_labels():
 
 
 def test_the_runbooks_name_existing_commands():
-    known = {"why", "trace", "top", "dead", "bus apply", "config check", "config show", "simulate"}
+    known = {"why", "trace", "top", "groups", "dead", "bus apply", "config check", "config show", "simulate"}
     for page in (ROOT / "docs/runbooks").glob("*.md"):
         for command in re.findall(r"^berth (.*)$", page.read_text(), re.MULTILINE):
             assert any(command.startswith(name) for name in known), f"{page.name}: berth {command}"

@@ -1,5 +1,7 @@
 """Queueing hints: events that may help a rejected pod requeue it, and others do not."""
 
+from datetime import timedelta
+
 import msgspec
 import pytest
 
@@ -20,6 +22,7 @@ from berth.api.workloads import Namespace
 from berth.framework.events import Action, ClusterEvent, Resource
 from berth.framework.interface import EnqueueExtensions
 from berth.framework.profile import POINT_TYPES, REFUSING
+from berth.plugins.additional.nodefailures import NodeFailuresArgs
 from berth.plugins.registry import BUILT_IN
 from berth.profiles.installed import known_plugins
 from harness.builders.objects import a_container, a_node, a_pod, pod_requesting
@@ -29,6 +32,7 @@ from harness.worlds.queueing_hints import may_help
 ARGS = {
     "NetworkTraffic": NetworkTrafficArgs(url="http://prometheus:9090", saturation_percent=90),
     "NodeLoad": NodeLoadArgs(usage_thresholds={"cpu": 65}),
+    "NodeFailures": NodeFailuresArgs(back_off=timedelta(minutes=1)),
 }
 """Arguments for plugins whose defaults are invalid, or reject no pod."""
 RELEASES = {"1.36": BUILT_IN, "1.18": known_plugins(release="1.18")}

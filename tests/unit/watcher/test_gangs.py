@@ -77,6 +77,21 @@ def test_a_group_is_one_message_once_its_minimum_exists():
     assert in_flight(watcher) == 4
 
 
+def test_groups_are_counted_by_what_they_do():
+    watcher = a_watcher(a_pod_group(minimum=4), a_pod_group("short", minimum=2), a_pod_group("torn", minimum=3))
+
+    def counts() -> dict[str, int]:
+        return dict(watcher.core.figures(watcher.now).groups)
+
+    assert counts() == {}
+    watcher.show(*members(1, "short"), *members(1, "nameless"))
+    assert counts() == {"waiting": 2, "begun": 0, "in flight": 0}
+    watcher.show(*members(4), bound(a_member("torn-0", "torn")), a_member("torn-1", "torn"))
+    assert counts() == {"waiting": 2, "begun": 1, "in flight": 1}
+    watcher.show(a_member("torn-2", "torn"))
+    assert counts()["in flight"] == 2
+
+
 def test_pods_of_a_group_that_cannot_be_read_say_so_and_keep_no_other_group_waiting():
     metadata = ObjectMeta(name="odd", namespace="default", uid="uid-~odd", resource_version="1")
     odd = CoschedulingPodGroup(metadata=metadata, spec=CoschedulingSpec(left_out="cannot be read: x"))

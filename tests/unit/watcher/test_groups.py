@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from berth.api.meta import OwnerReference
 from berth.api.pod import Pod, PodSchedulingGate, PodSchedulingGroup
-from berth.api.podgroups import GROUP_LABEL, MOST_MEMBERS, Dialect, GroupKey, PodGroup, Topology
+from berth.api.podgroups import GROUP_LABEL, MOST_MEMBERS, Dialect, GroupKey, PodGroup, Topology, in_order
 from berth_watcher.queue.groups import (
     BEGUN_SECONDS,
     GroupEntry,
@@ -19,7 +19,6 @@ from berth_watcher.queue.groups import (
     Groups,
     QueuedGroup,
     Way,
-    in_order,
 )
 from harness.builders.groups import a_group, members, together
 from harness.builders.objects import a_pod

@@ -316,6 +316,7 @@ class WatcherCore:
             incoming=self._queue.incoming,
             in_flight=window.used(),
             window_size=window.sizes(now),
+            groups=self._grouping.counts(),
             is_draining=window.is_closed,
             stalled=self._attempts.stalled.pods(),
             objects={kind: len(self._store.of(kind)) for kind in self._store.kinds},

@@ -18,8 +18,10 @@ from berth.api.podgroups import (
     Members,
     PodGroup,
     UpstreamPodGroup,
+    in_order,
     of_coscheduling,
     of_upstream,
+    with_untried,
 )
 from berth.cluster.podgroups import KINDS
 from berth.messages.attempts import Outcome
@@ -31,7 +33,6 @@ from berth_watcher.queue.groups import (
     Groups,
     QueuedGroup,
     Way,
-    in_order,
 )
 from berth_watcher.queue.queuedpod import EventClock, QueuedPod, Stage
 from berth_watcher.queue.schedulingqueue import SchedulingQueue
@@ -98,6 +99,16 @@ class Grouping:
 
     def __len__(self) -> int:
         return len(self._groups)
+
+    def counts(self) -> dict[str, int]:
+        """The groups with pods that wait: in flight; begun, of which the rest waits; and those that have not begun."""
+        found = {"waiting": 0, "begun": 0, "in flight": 0}
+        for entry in self._entries.values():
+            group = entry.group
+            found["in flight" if group.is_in_flight else "begun" if group.is_begun else "waiting"] += 1
+        # Pods that name a PodGroup which is not there wait without an entry of it.
+        found["waiting"] += sum(group.group is None and group.way is Way.GATED for group in self._groups)
+        return found if any(found.values()) else {}
 
     # --- what happens to pods and PodGroups
 
@@ -188,8 +199,8 @@ class Grouping:
             gate = self._gate(group, members)
         if any(each.stage in _UNDECIDED for each in queued):
             gate = GroupGate(Way.GATED, "an attempt of one of its pods has not ended")
-        elif gate.way is Way.GATED and waiting:
-            gate = GroupGate(Way.GATED, f"{gate.message}; {waiting} of its pods cannot be tried", gate.due)
+        elif gate.way is Way.GATED:
+            gate = GroupGate(Way.GATED, with_untried(gate.message, waiting), gate.due)
         elif gate.way is Way.TOGETHER and (lacking := self._lacking(members.profiles[0])):
             gate = GroupGate(Way.GATED, lacking, self._clock.now + LACKING_SECONDS)
         group.way = Way.GATED if gate.way is Way.GATED else Way.TOGETHER

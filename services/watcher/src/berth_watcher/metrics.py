@@ -31,6 +31,7 @@ class Figures:
     incoming: Mapping[tuple[str, str], int]  # pods that entered a queue in this term, by queue and event
     in_flight: Mapping[str, int]  # used slots of the window, by profile
     window_size: Mapping[str, int]
+    groups: Mapping[str, int]  # PodGroups with pods that wait, by what they do
     is_draining: bool
     # Pods in flight that wait for a service for longer than an attempt takes, by profile and service.
     stalled: Mapping[tuple[str, Service], int]
@@ -46,6 +47,7 @@ def stats_of(figures: Figures) -> dict[str, object]:
         "queues": dict(figures.pending),
         "in_flight": dict(figures.in_flight),
         "window": dict(figures.window_size),
+        "groups": dict(figures.groups),
         "draining": figures.is_draining,
         "stalled": [
             {"profile": profile, "waits_for": service, "pods": pods}

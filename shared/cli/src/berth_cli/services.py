@@ -65,6 +65,7 @@ class Statistics(msgspec.Struct, frozen=True):
     queues: dict[str, int] = msgspec.field(default_factory=dict)
     in_flight: dict[str, int] = msgspec.field(default_factory=dict)
     window: dict[str, int] = msgspec.field(default_factory=dict)
+    groups: dict[str, int] = msgspec.field(default_factory=dict)
     stalled: list[Stalled] = msgspec.field(default_factory=list)
     draining: bool = False
     shadow: ShadowFigures | None = None
@@ -196,6 +197,8 @@ def queue_lines(processes: Sequence[Seen]) -> Iterator[str]:
     yield "in flight: " + ", ".join(
         f"{profile} {pods} of {found.window.get(profile, 0)}" for profile, pods in sorted(found.in_flight.items())
     )
+    if found.groups:
+        yield "groups of pods: " + ", ".join(f"{state} {groups}" for state, groups in found.groups.items())
 
 
 def attention(processes: Sequence[Seen]) -> list[str]:

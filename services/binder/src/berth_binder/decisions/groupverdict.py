@@ -10,7 +10,6 @@ from berth.api.podgroups import Members, PodGroup
 from berth.messages.attempts import (
     MOST_MISSING,
     Candidate,
-    ClassResult,
     Decision,
     GroupResult,
     Outcome,
@@ -111,15 +110,11 @@ def group_decision(  # noqa: PLR0913 - the explanation of a verdict comes from s
     plan = ranked.plan
     rejections = list(verdict.rejections) or [each for found in plan.classes for each in found.rejections]
     blockers = list(verdict.blockers) or sorted({each.plugin for each in rejections if each.plugin})
-    classes = [
-        ClassResult(members=each.members, placed=each.placed, example=each.example, rejections=each.rejections)
-        for each in plan.classes
-    ]
     result = GroupResult(
         need=need,
         bound=bound,
         missing=[*missing[:MOST_MISSING]],
-        classes=classes,
+        classes=plan.results,
         topology_key=plan.topology_key,
         domain=plan.domain,
         note=plan.note,

@@ -7,21 +7,21 @@ that asks for no more than each of them does.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final
 
 import msgspec
 
-from berth.api.pod import Pod, priority_of
+from berth.api.pod import Pod
 from berth.api.podgroups import (
-    MOST_MEMBERS,
     Dialect,
     GroupKey,
     Members,
     PodGroup,
     group_of,
+    in_order,
     missing_members,
     refusal_of,
 )
@@ -260,12 +260,6 @@ class Groups:
     def _forget_if_empty(self, group: QueuedGroup) -> None:
         if not group.pods and not group.is_in_flight:
             self._groups.pop(group.key, None)
-
-
-def in_order(pods: Iterable[Pod]) -> list[Pod]:
-    """Pending members as they are published, at most as many as one plan takes: by priority, then by age."""
-    ordered = sorted(pods, key=lambda pod: (-priority_of(pod), pod.metadata.creation_timestamp or "", pod.uid))
-    return ordered[:MOST_MEMBERS]
 
 
 def _without_version(group: PodGroup | None) -> PodGroup | None:

@@ -32,7 +32,8 @@ from berth_cli.options import (
 from berth_cli.recording.cluster import objects_of_recording
 from berth_cli.rendering import MOST_ROWS, and_more, new_table, note, plain, print_rich
 from berth_cli.simulate.documents import documents
-from berth_cli.simulate.engine import PodReport, ReportCounts, Simulation
+from berth_cli.simulate.engine import PodReport, Report, ReportCounts, Simulation
+from berth_cli.simulate.groups import PodGroupReport
 from berth_cli.simulate.inputs import InputError, OtherForm, counted, read_inputs
 
 app = typer.Typer()
@@ -204,18 +205,40 @@ def _simulate(configuration: KubeSchedulerConfiguration, options: _Options) -> b
     return not simulation.failures and not (options.must_fit and (counts.placed < counts.pods or not counts.pods))
 
 
-def _print(reports: Iterator[PodReport], options: _Options, simulation: Simulation) -> ReportCounts:
-    counts, rows = ReportCounts(), []
+def _print(reports: Iterator[Report], options: _Options, simulation: Simulation) -> ReportCounts:
+    counts, rows, groups = ReportCounts(), list[ReportRow](), list[PodGroupReport]()
     for report in reports:
         counts.add(report)
         if options.output.is_document:
             print_document(report, options.output, one_of_many=True)
+        elif isinstance(report, PodGroupReport):
+            groups.append(report)
         else:
             rows.append(row_of(report, nominated_first=report.pod in simulation.nominated_first))
+    if groups:
+        print_rich(groups_table(groups), "")
     if rows:
         shown = rows if options.every_row else first_rows(rows)
         print_rich(table_of(shown), *and_more(len(rows) - len(shown)), "", summary_of(counts))
     return counts
+
+
+def groups_table(groups: Iterable[PodGroupReport]) -> Table:
+    table = new_table("GROUP", "MINIMUM", "PLACED", "DOMAIN", "BECAUSE", numbers=("MINIMUM", "PLACED"))
+    for each in groups:
+        placed = f"{each.placed} of {each.members}"
+        domain = "" if each.message is not None else each.domain
+        table.add_row(*map(plain, (each.group, str(each.minimum or ""), placed, domain)), _because_of_group(each))
+    return table
+
+
+def _because_of_group(report: PodGroupReport) -> Text:
+    if report.victims:
+        return plain(f"evicting {', '.join(report.victims)}: {report.message}", "yellow")
+    if report.message is not None:
+        return plain(report.message, "red")
+    before = f"{report.bound} of its pods are on nodes already" if report.bound else ""
+    return plain("; ".join(filter(None, (before, report.note))) or "placed together")
 
 
 def first_rows(rows: Sequence[ReportRow]) -> list[ReportRow]:
@@ -262,7 +285,8 @@ def table_of(rows: list[ReportRow]) -> Table:
 
 def summary_of(counts: ReportCounts) -> Text:
     nowhere = counts.pods - counts.placed - counts.nominated
-    parts = [f"placed {counts.placed} of {counted(counts.pods, 'pod')}, on {counted(len(counts.nodes), 'node')}"]
+    parts = [f"{counts.whole} of {counted(counts.groups, 'group')} whole"] if counts.groups else []
+    parts += [f"placed {counts.placed} of {counted(counts.pods, 'pod')}, on {counted(len(counts.nodes), 'node')}"]
     parts += [f"{counts.nominated} would preempt pods"] if counts.nominated else []
     parts += [f"{nowhere} fit nowhere"] if nowhere else []
     return plain("; ".join(parts), "bold")
@@ -275,6 +299,8 @@ def _node(report: PodReport) -> Text:
 
 
 def _because(report: PodReport) -> Text:
+    if isinstance(report.group, str):
+        return _because_of_member(report, report.group)
     if report.nominated is not None:
         return plain(f"evicting {', '.join(report.victims) or 'no pods'}: {report.message}", "yellow")
     if report.bound is None:
@@ -283,6 +309,13 @@ def _because(report: PodReport) -> Text:
         return plain(f"the only one possible{_devices(report)}")
     points = _points(report, report.bound)
     return plain(f"{report.totals[report.bound]}{_runner_up(report)}: {points}{_devices(report)}")
+
+
+def _because_of_member(report: PodReport, group: str) -> Text:
+    """The group's row says why it waits."""
+    if report.bound is not None:
+        return plain(f"placed with {group}{_devices(report)}")
+    return plain(f"evictions for {group}", "yellow") if report.nominated is not None else plain(f"waits with {group}")
 
 
 def _devices(report: PodReport) -> str:

@@ -18,6 +18,7 @@ from berth.bus.topology import DECISIONS
 from berth.cluster.nodes import node_info
 from berth.cluster.snapshot import Snapshot
 from berth.exits import UsageError
+from berth.messages.groupattempts import group_named
 from berth.messages.queue import IN_FLIGHT, QUEUES
 from berth_cli.commands.devices import devices_of_node, devices_of_pod
 from berth_cli.commands.trace import stored_messages
@@ -27,9 +28,26 @@ from berth_cli.options import NotFoundError, PodName
 from berth_cli.pods.explain import decision_json, decision_lines
 from berth_cli.pods.finding import in_the_mirror
 from berth_cli.pods.lookup import ExplainedDecision
+from berth_cli.pods.podgroups import (
+    add_waiting,
+    explain_summary,
+    explained_json,
+    explained_sentences,
+    groups_of,
+    no_group,
+)
 from berth_cli.pods.timeline import trace_json, with_recalled
 from berth_cli.pods.unplaced import KnownByWatcher, explanation_of
-from berth_cli.pods.waiting import detail_json, detail_lines, may_be_helped, queue_json, queued_pod, read_queue, rows_of
+from berth_cli.pods.waiting import (
+    NoLeaderError,
+    detail_json,
+    detail_lines,
+    may_be_helped,
+    queue_json,
+    queued_pod,
+    read_queue,
+    rows_of,
+)
 from berth_cli.remedies.asking import Advisory
 from berth_cli.remedies.remedy import Advice
 from berth_cli.services import what_stops
@@ -169,6 +187,29 @@ async def waiting_json(session: Session, *, queue: str, namespace: str) -> Docum
     )
     folded = msgspec.structs.replace(answer, pods=rows_of(answer.pods))
     return {**queue_json(folded, complete=complete), "looked_at": answer.next}
+
+
+async def group_json(session: Session, name: PodName, snapshot: Snapshot) -> Document:
+    """A PodGroup by its name in subjects: the document of ``berth why --group -o json``, with sentences.
+
+    ``members`` has those that wait among the first pods of the queue; ``problem``: why they are unknown.
+
+    Raises:
+        NotFoundError: neither the mirror nor a pod that waits has the group.
+    """
+    key = group_named(name.namespace, name.name)
+    found = {} if key is None else groups_of(snapshot, name.namespace)
+    problem = ""
+    try:
+        answer, _ = await read_queue(session, queue="", namespace=name.namespace, limit=0, most_requests=MOST_REQUESTS)
+        add_waiting(found, answer.pods)
+    except NoLeaderError as error:
+        problem = str(error)
+    summary = None if key is None else found.get(key)
+    if summary is None:
+        raise no_group(f"{name.namespace}/{name.name.lstrip('~')}", problem)
+    explained = await explain_summary(session, summary)
+    return {**explained_json(explained), "sentences": list(explained_sentences(explained)), "problem": problem}
 
 
 def check_queue(name: str) -> None:

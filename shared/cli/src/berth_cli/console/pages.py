@@ -221,6 +221,13 @@ def pod_of(request: web.Request) -> PodName:
     return parse_pod(request.match_info["name"], request.match_info["namespace"])
 
 
+def group_in(request: web.Request) -> PodName:
+    """The PodGroup named by a path, as in subjects. Raises UsageError: not such a name."""
+    name = request.match_info["name"]
+    named = parse_pod(name.lstrip("~"), request.match_info["namespace"])
+    return PodName(namespace=named.namespace, name=name)
+
+
 def _status_of(error: BerthError) -> int:
     if isinstance(error, NotFoundError):
         return 404

@@ -19,6 +19,7 @@ from berth_cli.console.answers import (
     Document,
     check_queue,
     decisions_json,
+    group_json,
     node_json,
     pod_queue_json,
     pod_trace_json,
@@ -28,7 +29,7 @@ from berth_cli.console.answers import (
 from berth_cli.console.askagain import AskAgain
 from berth_cli.console.feed import Feed
 from berth_cli.console.guard import HEADERS, Guard
-from berth_cli.console.pages import GuardedPage, json_answer, pod_of
+from berth_cli.console.pages import GuardedPage, group_in, json_answer, pod_of
 from berth_cli.console.queuerefreshes import QueueRefreshes, WantedList
 from berth_cli.remedies.asking import Advisory
 
@@ -85,6 +86,8 @@ class ConsoleServer:
             web.get("/api/decisions", self._decisions),
             web.get("/api/nodes/{name}", self._node),
             web.get("/api/shadows/{shadow}/{namespace}/{name}", self._difference),
+            web.get("/api/groups/{namespace}/{name}", self._group),
+            web.get("/api/groups/{namespace}/{name}/trace", self._group_trace),
             web.get("/api/pods/{namespace}/{name}/why", self._why),
             web.get("/api/pods/{namespace}/{name}/trace", self._trace),
             web.get("/api/pods/{namespace}/{name}/queue", self._pod_queue),
@@ -147,6 +150,16 @@ class ConsoleServer:
     async def _why(self, request: web.Request) -> web.Response:
         async with self._turns.turn():
             return json_answer(await why_json(self._feed.session, pod_of(request), self._feed.model.mirror.snapshot))
+
+    async def _group(self, request: web.Request) -> web.Response:
+        async with self._turns.turn():
+            return json_answer(
+                await group_json(self._feed.session, group_in(request), self._feed.model.mirror.snapshot)
+            )
+
+    async def _group_trace(self, request: web.Request) -> web.Response:
+        async with self._turns.turn():
+            return json_answer(await pod_trace_json(self._feed.session, group_in(request)))
 
     async def _trace(self, request: web.Request) -> web.Response:
         async with self._turns.turn():

@@ -55,7 +55,8 @@ class Member:
 class GroupSummary:
     """A PodGroup, or one that pods name and that does not exist (``group`` is None).
 
-    ``row``: its entry in the watcher's queue. ``waiting``: the pods that wait with it; ``placed``: by pod, its node.
+    ``row``: its entry in the watcher's queue. ``waiting``: the pods that wait with it; ``placed``: by pod, its node;
+    ``last_bound_at``: when the last of these was bound, in Unix seconds.
     """
 
     key: GroupKey
@@ -63,6 +64,7 @@ class GroupSummary:
     row: WaitingPod | None = None
     placed: dict[str, str] = field(default_factory=dict)
     waiting: list[WaitingPod] = field(default_factory=list)
+    last_bound_at: float = 0.0
 
     @property
     def minimum(self) -> int:
@@ -89,6 +91,12 @@ class GroupSummary:
     @property
     def message(self) -> str:
         return next((pod.message for pod in (*filter(None, [self.row]), *self.waiting) if pod.message), "")
+
+    def partial_seconds(self, now: datetime) -> float | None:
+        """For how long a part of the minimum has been bound, and no more; None if none or all of it is."""
+        if not 0 < len(self.placed) < self.minimum:
+            return None
+        return max(0.0, now.timestamp() - self.last_bound_at)
 
     def members(self) -> list[Member]:
         placed = [Member(pod=pod, node=node) for pod, node in self.placed.items()]
@@ -134,7 +142,9 @@ def groups_of(snapshot: Snapshot, namespace: str = "") -> dict[GroupKey, GroupSu
         for placed in snapshot.placed_on_row(row):
             key = group_of(placed.pod)
             if key in found:
-                found[key].placed[placed.pod.metadata.name] = "" if node is None else node.metadata.name
+                summary = found[key]
+                summary.placed[placed.pod.metadata.name] = "" if node is None else node.metadata.name
+                summary.last_bound_at = max(summary.last_bound_at, placed.bound_at or 0.0)
     return found
 
 
@@ -192,8 +202,19 @@ async def explain_group(session: Session, namespace: str, name: str) -> Explaine
     groups, problem = await read_groups(session, namespace)
     summary = next((each for each in groups if each.key.name == name), None)
     if summary is None:
-        nowhere = f"the mirror has none, and no pod that waits names it{f' ({problem})' if problem else ''}"
-        raise NotFoundError(f"looking for PodGroup {f'{namespace}/{name}'!r}: {nowhere}")
+        raise no_group(f"{namespace}/{name}", problem)
+    return await explain_summary(session, summary)
+
+
+def no_group(name: str, problem: str) -> NotFoundError:
+    """``problem``: why the pods that wait are unknown."""
+    nowhere = f"the mirror has none, and no pod that waits names it{f' ({problem})' if problem else ''}"
+    return NotFoundError(f"looking for PodGroup {name!r}: {nowhere}")
+
+
+async def explain_summary(session: Session, summary: GroupSummary) -> ExplainedGroup:
+    """The group with what the watcher knows of it, and its last Decision."""
+    namespace = summary.key.namespace
     key = PodName(namespace=namespace, name=subject_name(summary.key))
     answer, detail = QueueAnswer(), None
     if summary.row is not None:
@@ -216,18 +237,14 @@ async def explain_group(session: Session, namespace: str, name: str) -> Explaine
 def explained_lines(explained: ExplainedGroup, *, every_row: bool = False) -> Iterator[RenderableType]:
     """Its state, its last Decision, the classes of its members, and each member."""
     summary, decision = explained.summary, explained.decision
-    if explained.detail is not None:
-        yield from state_lines(explained.answer, explained.detail)
-    else:
-        yield plain(_headline(summary), "bold")
-        yield indented(_counts(summary))
-    if decision is not None and explained.at is not None:
-        yield indented(_decided(decision, explained.at, explained.now, has_reason=explained.detail is None))
-        if decision.group is not None:
-            yield from _result_lines(decision.group)
-        if decision.preemption is not None and decision.preemption.victims:
-            names = ", ".join(f"{each.namespace}/{each.name}" for each in decision.preemption.victims)
-            yield indented(f"evicts {names}")
+    first, *others = explained_sentences(explained)
+    yield plain(first, "bold")
+    yield from map(indented, others)
+    if decision is not None and decision.group is not None:
+        yield from _result_lines(decision.group)
+    if decision is not None and decision.preemption is not None and decision.preemption.victims:
+        names = ", ".join(f"{each.namespace}/{each.name}" for each in decision.preemption.victims)
+        yield indented(f"evicts {names}")
     members = summary.members()
     if members:
         shown = members if every_row else members[:_MOST_MEMBERS]
@@ -236,6 +253,18 @@ def explained_lines(explained: ExplainedGroup, *, every_row: bool = False) -> It
         yield from and_more(len(members) - len(shown))
     if explained.detail is not None:
         yield from helping_lines(explained.detail)
+
+
+def explained_sentences(explained: ExplainedGroup) -> Iterator[str]:
+    """What it does and why; then its counts, what ends its wait, and when it was decided."""
+    summary, decision = explained.summary, explained.decision
+    if explained.detail is not None:
+        yield from (line.strip() for line in state_lines(explained.answer, explained.detail))
+    else:
+        yield _headline(summary)
+        yield _counts(summary)
+    if decision is not None and explained.at is not None:
+        yield _decided(decision, explained.at, explained.now, has_reason=explained.detail is None)
 
 
 def _headline(summary: GroupSummary) -> str:
@@ -294,6 +323,7 @@ def explained_json(explained: ExplainedGroup) -> dict[str, object]:
     return {
         **explained.summary.as_json(),
         "now": explained.now,
+        "partial_seconds": explained.summary.partial_seconds(explained.now),
         "queued": explained.detail,
         "decided_at": explained.at,
         "decision": None if decision is None else _decision_json(decision),

@@ -28,6 +28,7 @@ from berth.errors import DecodeError
 from berth.framework.extending import is_interested
 from berth.framework.profile import Profile
 from berth.framework.scoring import unseeded_hashes
+from berth.groups.planner import at_once
 from berth.messages.attempts import (
     DecisionSummary,
     Outcome,
@@ -187,13 +188,7 @@ class Replay:
 
     def _plan(self, message: GroupRanked, view: View) -> GroupRanked:
         pending = message.pending(after=_NOT_READ if message.behind else Positions())
-        answering = self._group_ranker.answer(pending, view)
-        while True:
-            try:
-                next(answering)
-            except StopIteration as end:
-                planned: GroupRanked = end.value
-                return planned
+        return at_once(self._group_ranker.answer(pending, view))
 
     def _most_named(self, message: Ranked) -> int | None:
         """The scorer's ``numbers.best`` at that time, as far as the recording shows."""

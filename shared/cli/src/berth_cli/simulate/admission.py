@@ -1,7 +1,8 @@
 """Defaults of new objects, as far as a ranking reads them.
 
 A pod gets requests from limits, host ports, tolerations, selectors (:mod:`berth_cli.simulate.defaults`), the priority
-of its PriorityClass, and claims of its ResourceClaimTemplates; a PersistentVolumeClaim gets the default StorageClass.
+of its PriorityClass, and claims of its ResourceClaimTemplates; a PodGroup of ``scheduling.k8s.io`` gets the priority
+of its PriorityClass, a PersistentVolumeClaim the default StorageClass.
 Existing objects do not change. For everything else, use the API server itself: ``kubectl create --dry-run=server -o
 json``.
 """
@@ -17,6 +18,7 @@ import msgspec
 from berth.api.devices import ClaimMeta, ResourceClaim, ResourceClaimTemplate
 from berth.api.meta import ObjectMeta, OwnerReference
 from berth.api.pod import Pod, PodResourceClaimStatus, PodSpec
+from berth.api.podgroups import UpstreamPodGroup
 from berth.api.trimming import with_effective_requests, without_unreadable
 from berth.api.volumes import BETA_STORAGE_CLASS, PersistentVolumeClaim, StorageClass
 from berth.api.workloads import SYSTEM_PRIORITIES, PriorityClass
@@ -85,9 +87,20 @@ class _Admission:
         return msgspec.structs.replace(pod, status=status)
 
     def _other(self, found: FoundObject[ReadObject]) -> ReadObject:
-        if not found.is_new or not isinstance(found.value, PersistentVolumeClaim):
+        if not found.is_new:
             return found.value
-        return _with_class(found.value, self._default_class)
+        if isinstance(found.value, UpstreamPodGroup):
+            return self._group(found.value, found.where)
+        if isinstance(found.value, PersistentVolumeClaim):
+            return _with_class(found.value, self._default_class)
+        return found.value
+
+    def _group(self, group: UpstreamPodGroup, where: str) -> UpstreamPodGroup:
+        if group.spec.priority is not None:
+            return group
+        found = self._class(group.spec.priority_class_name, where)
+        spec = msgspec.structs.replace(group.spec, priority=found.value if found else 0)
+        return msgspec.structs.replace(group, spec=spec)
 
     def _pod(self, found: FoundObject[Pod]) -> Pod:
         if not found.is_new:
@@ -97,12 +110,7 @@ class _Admission:
         return msgspec.structs.replace(pod, spec=self._with_priority(spec, found.where))
 
     def _with_priority(self, spec: PodSpec, where: str) -> PodSpec:
-        name = spec.priority_class_name
-        found = self._priorities.get(name) if name else self._default_priority
-        if name and found is None:
-            self._problems.append(
-                f"{where}: spec.priorityClassName: no PriorityClass {name!r} in the files: add it to --cluster"
-            )
+        found = self._class(spec.priority_class_name, where)
         value, policy = (found.value, found.preemption_policy or _PREEMPTS) if found else (0, _PREEMPTS)
         return msgspec.structs.replace(
             spec,
@@ -110,6 +118,15 @@ class _Admission:
             preemption_policy=spec.preemption_policy or policy,
             priority_class_name=found.metadata.name if found else "",
         )
+
+    def _class(self, name: str | None, where: str) -> PriorityClass | None:
+        """The class of this name, or the default one."""
+        found = self._priorities.get(name) if name else self._default_priority
+        if name and found is None:
+            self._problems.append(
+                f"{where}: spec.priorityClassName: no PriorityClass {name!r} in the files: add it to --cluster"
+            )
+        return found
 
 
 def _claim_of(pod: Pod, name: str, template: ResourceClaimTemplate) -> ResourceClaim:

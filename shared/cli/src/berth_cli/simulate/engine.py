@@ -1,4 +1,4 @@
-"""Runs the scheduling cycle on one pod after another, without a bus or a cluster.
+"""Runs the scheduling cycle on one pod after another, and plans groups, without a bus or a cluster.
 
 All pods use the same Snapshot, or each uses the Snapshot after the earlier pods. Then the simulation also reserves,
 places and evicts, as binder and API server do.
@@ -6,7 +6,7 @@ places and evicts, as binder and API server do.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
@@ -17,6 +17,7 @@ from berth.api.devices import Allocations, ResourceClaim
 from berth.api.pod import Pod, is_gated, priority_of, unix_seconds
 from berth.api.selectors import compile_label_selector
 from berth.api.workloads import PodDisruptionBudget
+from berth.cluster.podgroups import PodGroups
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import EveryNode, Ranking, rank_every_node
 from berth.framework.interface import SNAPSHOT, Nomination
@@ -31,8 +32,10 @@ from berth.framework.plugincalls import (
 )
 from berth.framework.profile import Profile
 from berth.framework.status import SUCCESS, CycleState, Status
+from berth.groups.evictions import GroupEvictions
 from berth.messages.subjects import Attempt, Term, Uid
 from berth_cli.pods.choice import devices_by_claim
+from berth_cli.simulate.groups import GroupAnswer, PodGroupReport, WaitingGroup, answer_of, nodes_in, units_of
 
 EXTENDED: Final = "extended resources"  # in place of the claim that berth would make
 
@@ -48,7 +51,8 @@ class PodReport(msgspec.Struct, frozen=True, kw_only=True):
     ``scores`` are weighted, by plugin and node; plugins that skipped themselves are not listed. A single feasible node
     is not scored: then ``scores`` and ``totals`` are empty. ``message`` is the reason for having no node, ``None`` with
     a node. ``nominated`` is the node on which ``victims``, pods by name, would be evicted. ``devices``, by claim, are
-    there only for a pod that gets some.
+    there only for a pod that gets some. ``group`` is only there for a pod that waits or is placed with its PodGroup;
+    such a pod has no ``feasible``, ``scores`` and ``rejections``.
     """
 
     pod: str
@@ -62,18 +66,28 @@ class PodReport(msgspec.Struct, frozen=True, kw_only=True):
     nominated: str | None = None
     victims: list[str] = []
     devices: dict[str, list[str]] | msgspec.UnsetType = msgspec.UNSET
+    group: str | msgspec.UnsetType = msgspec.UNSET
+
+
+Report = PodReport | PodGroupReport
 
 
 @dataclass(slots=True)
 class ReportCounts:
-    """``nodes`` are the nodes that got pods."""
+    """``nodes`` are the nodes that got pods; ``whole``: groups whose minimum is placed."""
 
     pods: int = 0
     placed: int = 0
     nominated: int = 0
     nodes: set[str] = field(default_factory=set)
+    groups: int = 0
+    whole: int = 0
 
-    def add(self, one: PodReport) -> None:
+    def add(self, one: Report) -> None:
+        if isinstance(one, PodGroupReport):
+            self.groups += 1
+            self.whole += one.message is None
+            return
         self.pods += 1
         self.nominated += one.nominated is not None
         if one.bound is not None:
@@ -88,9 +102,10 @@ _LAST: Final = datetime.max.replace(tzinfo=UTC)
 
 @dataclass(slots=True, kw_only=True)
 class Simulation:
-    """Places pods on the Snapshot. ``failures`` has the error of each pod for which a plugin failed.
+    """Places pods on the Snapshot. ``failures`` has the error of each pod or group for which a plugin failed.
 
-    ``nominated_first``: pods whose nominated node passed, so that no other node was tried.
+    The Snapshot's PodGroups have been shown the pods of the cluster that name them. ``nominated_first``: pods whose
+    nominated node passed, so that no other node was tried.
     """
 
     snapshot: Snapshot
@@ -98,20 +113,36 @@ class Simulation:
     failures: dict[str, str] = field(default_factory=dict)
     nominated_first: set[str] = field(default_factory=set)
 
-    def independently(self, pods: Iterable[Pod]) -> Iterator[PodReport]:
-        for pod in pods:
-            self._profile(pod).search.next_row = 0  # so that no result depends on the previous pod
-            yield self._decide(pod)[0]
+    def independently(self, pods: Iterable[Pod]) -> Iterator[Report]:
+        for unit in self._units(pods):
+            # So that no result depends on the previous pod.
+            self._profile(_pod_for(unit)).search.next_row = 0
+            if isinstance(unit, Pod):
+                yield self._decide(unit)[0]
+            else:
+                yield from self._decide_group(unit, carries_out=False)
 
-    def in_queue_order(self, pods: Iterable[Pod]) -> Iterator[PodReport]:
-        waiting = sorted(pods, key=self._sort_key)
-        for pod in waiting:
+    def in_queue_order(self, pods: Iterable[Pod]) -> Iterator[Report]:
+        units = self._units(pods)
+        for pod in (each for unit in units for each in _pods_of(unit)):
             if pod.status.nominated_node_name:
                 self.snapshot.nominate(pod, pod.status.nominated_node_name)
-        for pod in waiting:
-            report, ranking = self._decide(pod)
-            rejection = self.carry_out(pod, ranking)
-            yield msgspec.structs.replace(report, bound=None, message=rejection) if rejection else report
+        for unit in sorted(units, key=lambda each: self._sort_key(_pod_for(each))):
+            if isinstance(unit, Pod):
+                yield self._decide_and_place(unit)
+            else:
+                yield from self._decide_group(unit, carries_out=True)
+
+    def _units(self, pods: Iterable[Pod]) -> list[Pod | WaitingGroup]:
+        def is_admitted(pod: Pod) -> bool:
+            return pre_enqueue(self._profile(pod).pre_enqueues, pod).is_success
+
+        return units_of(list(pods), PodGroups.of(self.snapshot), self.profiles, is_admitted)
+
+    def _decide_and_place(self, pod: Pod) -> PodReport:
+        report, ranking = self._decide(pod)
+        rejection = self.carry_out(pod, ranking)
+        return msgspec.structs.replace(report, bound=None, message=rejection) if rejection else report
 
     def carry_out(self, pod: Pod, ranking: Ranking) -> str:
         """Place the pod on the best node, or evict pods for it; returns why it is not placed.
@@ -125,6 +156,75 @@ class Simulation:
         elif ranking.clears_nomination:
             self.snapshot.end_nomination(pod.uid)
         return ""
+
+    def _decide_group(self, waiting: WaitingGroup, *, carries_out: bool) -> Iterator[Report]:
+        """The group, then its members. Those that it does not place with the others are decided by themselves."""
+        report, members = self._outcome_of(waiting, carries_out=carries_out)
+        yield report
+        for pod in waiting.pods:
+            if pod.uid in members:
+                yield members[pod.uid]
+            else:
+                yield self._decide_and_place(pod) if carries_out else self._decide(pod)[0]
+
+    def _outcome_of(self, waiting: WaitingGroup, *, carries_out: bool) -> tuple[PodGroupReport, dict[str, PodReport]]:
+        """The group's report, and by uid those of the members whose outcome is the group's."""
+        pending = {pod.uid: pod for pod in waiting.members.pending}
+        if waiting.group is None or waiting.refusal:
+            return waiting.report(message=waiting.refusal), _waiting_members(waiting, waiting.refusal)
+        profile = self.profiles[waiting.members.profiles[0]]
+        answer = answer_of(waiting, waiting.group, self.snapshot, profile)
+        if answer.plan.error:
+            self.failures[str(waiting.key)] = answer.plan.error
+        nodes, rejected = nodes_in(answer.plan), dict[str, str]()
+        if carries_out:
+            wanted = [(pending[uid], node) for uid, node in nodes.items()]
+            rejected = self._place_together(wanted, answer.plan.need)
+            if answer.evictions is not None:
+                self._preempt_together(pending, answer.evictions)
+        placed = len(nodes) - len(rejected)
+        if placed < answer.plan.need:
+            message = answer.plan.error or answer.plan.message or next(iter(rejected.values()))
+            return _group_report(waiting, answer, message=message), self._nominated_members(waiting, answer, message)
+        reports = {uid: self._planned_member(waiting, answer, pending[uid], node) for uid, node in nodes.items()}
+        reports |= {uid: _member(waiting, pending[uid], message=reason) for uid, reason in rejected.items()}
+        return _group_report(waiting, answer, placed=placed), reports
+
+    def _place_together(self, wanted: Iterable[tuple[Pod, str]], need: int) -> dict[str, str]:
+        """Place the members, or none if fewer than ``need`` can be. Returns by uid the reasons of Reserve plugins."""
+        placed: list[tuple[Pod, str, CycleState]] = []
+        rejected: dict[str, str] = {}
+        for pod, node in wanted:
+            message, state = self._try_to_place(pod, node)
+            if message:
+                rejected[pod.uid] = f"{pod.metadata.name}: {message}"
+            else:
+                placed.append((pod, node, state))
+        if len(placed) < need:
+            for pod, node, state in reversed(placed):
+                self.snapshot.remove_pod(pod.uid)
+                try:
+                    _unreserve(pod, node, state, self._profile(pod))
+                except PluginFailure as failure:
+                    self.failures[pod.key] = str(failure)
+        return rejected
+
+    def _preempt_together(self, pending: Mapping[str, Pod], evictions: GroupEvictions) -> None:
+        """Evict the victims at once, and nominate every member of the plan."""
+        _evict(self.snapshot, [pod.uid for pod in evictions.victims])
+        for uid, node in nodes_in(evictions.plan).items():
+            self._nominate(pending[uid], node)
+
+    def _nominated_members(self, waiting: WaitingGroup, answer: GroupAnswer, message: str) -> dict[str, PodReport]:
+        nodes = nodes_in(answer.evictions.plan) if answer.evictions is not None else {}
+        return {
+            pod.uid: _member(waiting, pod, message=message, nominated=nodes.get(pod.uid))
+            for pod in waiting.members.pending
+        }
+
+    def _planned_member(self, waiting: WaitingGroup, answer: GroupAnswer, pod: Pod, node: str) -> PodReport:
+        devices = self._by_claim(answer.plan.devices.get(pod.uid, {})) or msgspec.UNSET
+        return _member(waiting, pod, bound=node, devices=devices)
 
     def _sort_key(self, pod: Pod) -> SortKey:
         try:
@@ -185,24 +285,82 @@ class Simulation:
 
     def _place(self, pod: Pod, node: str) -> str:
         """Place the pod. Returns a Reserve plugin's reason for rejecting the node."""
-        status = _run_reserve_plugins(pod, node, self.snapshot, self._profile(pod))
+        message, _ = self._try_to_place(pod, node)
+        return message
+
+    def _try_to_place(self, pod: Pod, node: str) -> tuple[str, CycleState]:
+        """The same, with what Reserve plugins have noted."""
+        state = CycleState(self.snapshot.class_of(pod))
+        state.write(SNAPSHOT, self.snapshot)
+        status = _reserve(pod, node, state, self._profile(pod))
         if status.is_success:
             bound = msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, node_name=node))
             self.snapshot.end_nomination(pod.uid)
             self.snapshot.place(bound, node)
-            return ""
+            return "", state
         message = ", ".join(status.reasons)
         if not status.is_rejection:
             self.failures[pod.key] = message
-        return message
+        return message, state
 
     def _preempt(self, pod: Pod, nomination: Nomination) -> None:
-        """Evict the victims at once, and end the nominations of pods of lower priority on the node."""
+        """Evict the victims at once."""
         _evict(self.snapshot, nomination.victims)
-        for other in list(self.snapshot.nominations_to(nomination.node)):
+        self._nominate(pod, nomination.node)
+
+    def _nominate(self, pod: Pod, node: str) -> None:
+        """Nominate the pod, and end the nominations of pods of lower priority on the node."""
+        for other in list(self.snapshot.nominations_to(node)):
             if priority_of(other.pod) < priority_of(pod):
                 self.snapshot.end_nomination(other.pod.uid)
-        self.snapshot.nominate(pod, nomination.node)
+        self.snapshot.nominate(pod, node)
+
+
+def _pod_for(unit: Pod | WaitingGroup) -> Pod:
+    return unit if isinstance(unit, Pod) else unit.representative
+
+
+def _pods_of(unit: Pod | WaitingGroup) -> Sequence[Pod]:
+    return (unit,) if isinstance(unit, Pod) else unit.pods
+
+
+def _group_report(
+    waiting: WaitingGroup, answer: GroupAnswer, *, placed: int = 0, message: str | None = None
+) -> PodGroupReport:
+    found = answer.plan if answer.evictions is None else answer.evictions.plan
+    return waiting.report(
+        placed=placed,
+        message=message,
+        topology_key=found.topology_key,
+        domain=found.domain,
+        note=found.note,
+        classes=answer.plan.results,
+        victims=sorted(pod.key for pod in answer.evictions.victims) if answer.evictions is not None else [],
+    )
+
+
+def _waiting_members(waiting: WaitingGroup, message: str) -> dict[str, PodReport]:
+    return {pod.uid: _member(waiting, pod, message=message) for pod in waiting.members.pending}
+
+
+def _member(  # noqa: PLR0913 - the report has them
+    waiting: WaitingGroup,
+    pod: Pod,
+    *,
+    bound: str | None = None,
+    message: str | None = None,
+    nominated: str | None = None,
+    devices: dict[str, list[str]] | msgspec.UnsetType = msgspec.UNSET,
+) -> PodReport:
+    return PodReport(
+        pod=pod.key,
+        profile=pod.spec.scheduler_name,
+        bound=bound,
+        message=message,
+        nominated=nominated,
+        devices=devices,
+        group=str(waiting.key),
+    )
 
 
 def _since(pod: Pod) -> datetime:
@@ -229,22 +387,24 @@ def _charge_budgets(snapshot: Snapshot, pod: Pod) -> None:
             budgets.set(budget.metadata.uid, msgspec.structs.replace(budget, status=status))
 
 
-def _run_reserve_plugins(pod: Pod, node: str, snapshot: Snapshot, profile: Profile) -> Status:
+def _reserve(pod: Pod, node: str, state: CycleState, profile: Profile) -> Status:
     """Run the Reserve plugins; if one rejects the node, run Unreserve of all.
 
     As in the binder, a volume taken by one pod is not available to the next.
     """
-    state = CycleState(snapshot.class_of(pod))
-    state.write(SNAPSHOT, snapshot)
     try:
         for plugin in profile.reserves:
             status = with_plugin_name(
                 plugin, "Reserve", call(plugin, "Reserve", plugin.reserve, Status, state, pod, node)
             )
             if not status.is_success:
-                for reserved in reversed(profile.reserves):
-                    call(reserved, "Unreserve", reserved.unreserve, object, state, pod, node)
+                _unreserve(pod, node, state, profile)
                 return status
     except PluginFailure as failure:
         return Status.error(str(failure))
     return SUCCESS
+
+
+def _unreserve(pod: Pod, node: str, state: CycleState, profile: Profile) -> None:
+    for plugin in reversed(profile.reserves):
+        call(plugin, "Unreserve", plugin.unreserve, object, state, pod, node)

@@ -18,7 +18,9 @@ from berth.api.devices import ResourceClaimTemplate
 from berth.api.kinds import PLUGIN_KINDS
 from berth.api.node import Node
 from berth.api.pod import Pod, bound_at, is_bound, is_finished, is_gone_while_unbound
+from berth.api.podgroups import group_of
 from berth.api.workloads import Namespace, PriorityClass
+from berth.cluster.podgroups import PodGroups
 from berth.cluster.snapshot import Snapshot
 from berth.exits import UsageError
 from berth.messages.livedata import LiveSource
@@ -262,13 +264,18 @@ def _inputs(files: _Files, to_place: Mapping[Identity, FoundObject[Pod]]) -> Inp
     if bound:
         notes.append(f"--cluster: {counted(bound, 'pod')} on a node and in --pods too: not counted in the cluster")
     notes.extend(f"--cluster: {odd}" for odd in snapshot.problems)
+    notes.extend(_without_groups(objects.to_place, PodGroups.of(snapshot)))
     return Inputs(snapshot=snapshot, pods=objects.to_place, notes=tuple(notes))
 
 
 def _snapshot(objects: StoredObjects) -> tuple[Snapshot, int]:
     snapshot = Snapshot()
+    groups = PodGroups.of(snapshot)
     for one in objects.others:
         _set(snapshot, one)
+    for pod in objects.pods:
+        if is_bound(pod) or is_finished(pod):  # others are not placed
+            groups.observe(pod)
     return snapshot, sum(_set_pod(snapshot, pod) for pod in objects.pods)
 
 
@@ -299,6 +306,18 @@ def _set_pod(snapshot: Snapshot, pod: Pod) -> bool:
 def _unreadable_requests(found: Iterable[FoundObject[Pod]], pods: Iterable[Pod], snapshot: Snapshot) -> Iterator[str]:
     for one, pod in zip(found, pods, strict=True):
         yield from (f"{one.where}: {problem}" for problem in snapshot.class_of(pod).requests.problems)
+
+
+def _without_groups(pods: Iterable[Pod], groups: PodGroups) -> Iterator[str]:
+    """A note for each dialect of which pods name PodGroups and the files have none."""
+    served = {key.dialect for key in groups.known}
+    named = Counter(key.dialect for pod in pods if (key := group_of(pod)) is not None)
+    for dialect, number in named.items():
+        if dialect not in served:
+            yield (
+                f"{counted(number, 'pod')} with a PodGroup of {dialect.value}, and the files have none of these: "
+                "placed one by one, as where the API server has none"
+            )
 
 
 def _left_out(flag: str, why: str, others: Counter[str]) -> Iterator[str]:

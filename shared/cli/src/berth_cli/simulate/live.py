@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -16,7 +15,8 @@ from berth.kube.errors import refusal
 from berth.kube.gojson import decoded
 from berth.kube.kubeconfig import Kubeconfig, source_for
 
-# By the path that lists them in all namespaces: apiVersion and kind. Limit ranges and quotas only cause a note.
+# By the path that lists them in all namespaces: apiVersion and kind, of a kind the newest version first. Limit ranges
+# and quotas only cause a note.
 LISTED: Final = {
     **{
         each.path: (each.api_version, each.kind)
@@ -60,26 +60,42 @@ async def read_cluster(kubeconfig: Path | None, context: str | None) -> RunningC
     source = Kubeconfig(kubeconfig, context=context) if context else source_for(kubeconfig)
     credentials = await KubeCredentials.from_source(source)
     async with KubeClient(credentials, user_agent="berth-export") as client:
-        items = [each for path in LISTED async for each in _objects(client, path)]
+        items = await _items(client)
     return RunningCluster(
         objects=msgspec.json.encode({"apiVersion": "v1", "kind": "List", "items": items}),
         summary=f"{len(items)} objects of the cluster at {credentials.server}",
     )
 
 
-async def _objects(client: KubeClient, path: str) -> AsyncIterator[dict[str, Any]]:
+async def _items(client: KubeClient) -> list[dict[str, Any]]:
+    items: list[dict[str, Any]] = []
+    served: set[tuple[str, str]] = set()
+    for path, (api_version, kind) in LISTED.items():
+        of_kind = api_version.rpartition("/")[0], kind
+        if of_kind in served:  # an older version has the same objects in another form
+            continue
+        found = await _objects(client, path)
+        if found is not None:
+            served.add(of_kind)
+            items += found
+    return items
+
+
+async def _objects(client: KubeClient, path: str) -> list[dict[str, Any]] | None:
+    """The objects at the path; None where the API server does not serve it."""
     api_version, kind = LISTED[path]
     params = {"limit": str(_PAGE)}
+    found: list[dict[str, Any]] = []
     while True:
         answer = await client.request("GET", path, params=params, largest=_PAGE_BYTES)
-        if answer.status == HTTPStatus.NOT_FOUND:  # an older API server does not serve the kind
-            return
+        if answer.status == HTTPStatus.NOT_FOUND:
+            return None
         if answer.status != HTTPStatus.OK:
             raise refusal(f"listing {kind!r}", answer)
         page = decoded(_page_decoder.decode, answer.body)
         for each in page.items or ():
             each.get("metadata", {}).pop("managedFields", None)  # half of an object, and kubectl hides them
-            yield {"apiVersion": api_version, "kind": kind, **each}
+            found.append({"apiVersion": api_version, "kind": kind, **each})
         if not page.metadata.continue_:
-            return
+            return found
         params["continue"] = page.metadata.continue_

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
@@ -15,12 +15,10 @@ import msgspec
 
 from berth.api.devices import ResourceClaimTemplate
 from berth.api.kinds import (
-    COSCHEDULING_POD_GROUP,
     NAMESPACE,
     NODE,
     PLUGIN_KINDS,
     POD,
-    POD_GROUP,
     PRIORITY_CLASS,
     RESOURCE_CLAIM_TEMPLATE,
     Kind,
@@ -44,14 +42,15 @@ ReadObject = Pod | Node | Namespace | PriorityClass | ResourceClaimTemplate | Pl
 
 T = TypeVar("T", bound=ReadObject)
 
-Identity = tuple[str, str, str]  # kind, namespace and name
+Identity = tuple[str, str, str]  # kind with its API group, namespace and name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundObject(Generic[T]):
     """An object, and ``where`` it is: file, position and name, for messages.
 
-    ``is_new``: not created yet, because it has neither uid nor resourceVersion.
+    ``kind`` has its API group, by which PodGroups differ. ``is_new``: not created yet, because it has neither uid nor
+    resourceVersion.
     """
 
     where: str
@@ -76,12 +75,13 @@ _KINDS: Final[tuple[Kind[ReadObject], ...]] = (
     NAMESPACE,
     PRIORITY_CLASS,
     RESOURCE_CLAIM_TEMPLATE,
-    *(kind for kind in PLUGIN_KINDS.values() if kind not in {POD_GROUP, COSCHEDULING_POD_GROUP}),
+    *PLUGIN_KINDS.values(),
 )
-# The kinds to read, by their Kubernetes names.
-KINDS: Final[Mapping[str, Kind[ReadObject]]] = {kind.kind: kind for kind in _KINDS}
-
-_BY_LOWER_CASE: Final = {kind.lower(): kind for kind in KINDS}
+# The kinds to read, by their Kubernetes names: of PodGroups there are two.
+_BY_NAME: Final[Mapping[str, Sequence[Kind[ReadObject]]]] = {
+    name: tuple(kind for kind in _KINDS if kind.kind == name) for name in {kind.kind for kind in _KINDS}
+}
+_BY_LOWER_CASE: Final = {name.lower(): kinds for name, kinds in _BY_NAME.items()}
 
 
 @dataclass(slots=True)
@@ -89,21 +89,21 @@ class ObjectReader:
     problems: list[str] = field(default_factory=list)  # the errors in objects, one text each
     # the number of objects of each kind that the cycle does not read
     others: Counter[str] = field(default_factory=Counter)
-    _decoders: dict[str, msgspec.json.Decoder[Any]] = field(default_factory=dict)
+    _decoders: dict[type[Any], msgspec.json.Decoder[Any]] = field(default_factory=dict)
 
     def read(self, documents: Iterable[Document]) -> Iterator[FoundObject[ReadObject]]:
         for document in documents:
-            kind = KINDS.get(document.kind)
             mistake = _mistaken_kind(document)
             if mistake:
                 self.problems.append(f"{document.where}: {mistake}")
-            elif kind is None or document.api_version.rpartition("/")[0] not in ("", kind.group):
+            elif (kind := _kind_of(document)) is None:
                 self.others[_full_kind(document)] += 1
             elif (found := self._found(document, kind)) is not None:
                 yield found
 
     def _found(self, document: Document, kind: Kind[ReadObject]) -> FoundObject[ReadObject] | None:
-        decoder = self._decoders.setdefault(document.kind, msgspec.json.Decoder(kind.served or kind.struct))
+        struct = kind.served or kind.struct
+        decoder = self._decoders.setdefault(struct, msgspec.json.Decoder(struct))
         try:
             value: ReadObject = decode(decoder, document.raw)
             if not value.metadata.name:
@@ -115,10 +115,15 @@ class ObjectReader:
         value = _identified(document.kind, without_unreadable(trim(value)), kind)
         return FoundObject(
             where=_where(document, value.metadata),
-            kind=document.kind,
+            kind=_with_group(kind.kind, kind.group),
             value=value,
             is_new=not is_created,
         )
+
+
+def _kind_of(document: Document) -> Kind[ReadObject] | None:
+    group = document.api_version.rpartition("/")[0]
+    return next((kind for kind in _BY_NAME.get(document.kind, ()) if group in ("", kind.group)), None)
 
 
 def _mistaken_kind(document: Document) -> str:
@@ -126,21 +131,29 @@ def _mistaken_kind(document: Document) -> str:
 
     Without this check, ``kind: pod`` would be left out silently.
     """
-    close = _BY_LOWER_CASE.get(document.kind.lower()) or _BY_LOWER_CASE.get(document.kind.lower().removesuffix("s"))
+    lower = document.kind.lower()
+    close = _BY_LOWER_CASE.get(lower) or _BY_LOWER_CASE.get(lower.removesuffix("s"))
     if close is None:
         return ""
-    if close != document.kind:
-        return f"kind: unknown kind {document.kind!r}, did you mean {close!r}?"
+    name = close[0].kind
+    if name != document.kind:
+        return f"kind: unknown kind {document.kind!r}, did you mean {name!r}?"
     group, _, version = document.api_version.rpartition("/")
-    kind = KINDS[close]
-    is_of_kubernetes = "." not in group or group.endswith(_KUBERNETES_GROUPS)
-    is_wrong = document.api_version and is_of_kubernetes and (group != kind.group or not _VERSION.fullmatch(version))
-    return f"apiVersion: want {kind.api_version!r} for a {close}, got {document.api_version!r}" if is_wrong else ""
+    if "." in group and not group.endswith(_KUBERNETES_GROUPS):
+        return ""
+    is_known = bool(_VERSION.fullmatch(version)) and any(group == kind.group for kind in close)
+    if is_known or (not document.api_version and len(close) == 1):
+        return ""
+    wanted = " or ".join(repr(kind.api_version) for kind in close)
+    return f"apiVersion: want {wanted} for a {name}, got {document.api_version!r}"
 
 
 def _full_kind(document: Document) -> str:
-    group = document.api_version.rpartition("/")[0]
-    return f"{document.kind}.{group}" if group else document.kind
+    return _with_group(document.kind, document.api_version.rpartition("/")[0])
+
+
+def _with_group(kind: str, group: str) -> str:
+    return f"{kind}.{group}" if group else kind
 
 
 def _identified(kind: str, value: ReadObject, readable: Kind[ReadObject]) -> ReadObject:

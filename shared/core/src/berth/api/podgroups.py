@@ -102,6 +102,7 @@ class UpstreamSpec(Trimmed, frozen=True, kw_only=True):
     scheduling_policy: SchedulingPolicy = SchedulingPolicy()
     scheduling_constraints: SchedulingConstraints | None = None
     disruption_mode: str | DisruptionModes | None = None
+    priority_class_name: str = ""
     priority: Int32 | None = None
     preemption_policy: str | None = None
     parent_composite_pod_group_name: str = ""
@@ -373,6 +374,12 @@ class Members:
         return min([*of_group, *map(priority_of, self.pending)], default=0)
 
 
+def in_order(pods: Iterable[Pod]) -> list[Pod]:
+    """Pending members as a plan takes them, at most as many as one takes: by priority, then by age."""
+    ordered = sorted(pods, key=lambda pod: (-priority_of(pod), pod.metadata.creation_timestamp or "", pod.uid))
+    return ordered[:MOST_MEMBERS]
+
+
 def refusal_of(key: GroupKey, group: PodGroup | None, members: Members, known: Container[Dialect]) -> str:
     """Why the group is not scheduled, however many members there are; empty if it is.
 
@@ -396,6 +403,11 @@ def missing_members(group: PodGroup, members: Members) -> str:
     parts += [f"{members.gated} of its pods have scheduling gates"] if members.gated else []
     parts += [f"{count} of its pods have schedulerName {name}" for name, count in sorted(members.others.items())]
     return "; ".join(parts)
+
+
+def with_untried(message: str, untried: int) -> str:
+    """The message with how many pods of the group wait for something of their own."""
+    return f"{message}; {untried} of its pods cannot be tried" if untried else message
 
 
 def several_profiles(names: Iterable[str]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 
@@ -35,6 +35,8 @@ from berth.messages.groups import (
 
 # Cycles of a plan. 2,000 members in four orders, which take two seconds at 5,000 nodes.
 MOST_STEPS: Final = 8000
+
+T = TypeVar("T")
 
 Planning = Generator[None, None, GroupPlan]
 
@@ -65,12 +67,16 @@ def plan(
 
 def plan_at_once(question: GroupQuestion, snapshot: Snapshot, profile: Profile) -> GroupPlan:
     """The same plan without a pause."""
-    planning = plan(question, snapshot, profile)
+    return at_once(plan(question, snapshot, profile))
+
+
+def at_once(steps: Generator[None, None, T]) -> T:
+    """What the steps come to, without a pause."""
     while True:
         try:
-            next(planning)
+            next(steps)
         except StopIteration as end:
-            found: GroupPlan = end.value
+            found: T = end.value
             return found
 
 

@@ -11,7 +11,16 @@ import msgspec
 
 from berth.api.meta import Int64, Name
 from berth.api.podgroups import MOST_MEMBERS, LabelKey
-from berth.messages.attempts import MOST_CLASSES, MOST_PLUGINS, MOST_REJECTIONS, ClaimedDevices, Count, Rejection, Text
+from berth.messages.attempts import (
+    MOST_CLASSES,
+    MOST_PLUGINS,
+    MOST_REJECTIONS,
+    ClaimedDevices,
+    ClassResult,
+    Count,
+    Rejection,
+    Text,
+)
 
 # Further nodes named for each class: the binder takes one of them where a member's own no longer fits.
 MOST_ALTERNATES: Final = 16
@@ -82,3 +91,11 @@ class GroupPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def is_found(self) -> bool:
         return bool(self.members)
+
+    @property
+    def results(self) -> list[ClassResult]:
+        """How many members of each class have a place, and why the example of one has none."""
+        return [
+            ClassResult(members=each.members, placed=each.placed, example=each.example, rejections=each.rejections)
+            for each in self.classes
+        ]

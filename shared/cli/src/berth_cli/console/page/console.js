@@ -1,11 +1,12 @@
 // The page: its address says which view is shown, the head what holds for all of them.
 
 import { address } from "./address.js";
-import { el, fill, setText } from "./dom.js";
+import { el, fill, podName, setText } from "./dom.js";
 import { count, withoutNumbers } from "./format.js";
 import { store } from "./store.js";
 import { clusterView } from "./cluster.js";
 import { decisionsView } from "./decisions.js";
+import { groupView } from "./group.js";
 import { podView } from "./pod.js";
 import { offerFind, offerLogout, offerSkip } from "./head.js";
 import { queueView } from "./queue.js";
@@ -20,6 +21,7 @@ let documentOf = null; // makes the document of what is shown
 function route() {
   const { parts: [kind, ...rest] } = address();
   if (kind === "pod" && rest.length === 2) return { view: "pod", title: rest.join("/"), show: (to, signal) => podView(to, signal, ...rest) };
+  if (kind === "group" && rest.length === 2) return { view: "group", title: podName(...rest), show: (to, signal) => groupView(to, signal, ...rest) };
   if (kind === "decisions") return { view: "decisions", title: "Decisions", show: decisionsView };
   if (kind === "shadow" && rest.length === 3) return { view: "shadow", title: rest.slice(1).join("/"), show: (to, signal) => differenceView(to, signal, ...rest) };
   if (kind === "shadow") return { view: "shadow", title: "Shadow", show: shadowView };

@@ -2,7 +2,7 @@
 
 import { address, choices, linkTo, timeOf, timeText } from "./address.js";
 import { awaitedNotice } from "./awaited.js";
-import { ask, cell, el, fill, isGroup, known, nodeLink, podLink, podName, refill, setText, tableOf } from "./dom.js";
+import { ask, cell, el, fill, known, nodeLink, podLink, podName, refill, setText, tableOf } from "./dom.js";
 import { clock, count, day, duration, percent } from "./format.js";
 import { OUTCOMES, STAGES, dark, ofStyle } from "./palette.js";
 import { decisionOf, store } from "./store.js";
@@ -145,7 +145,7 @@ export function decisionsView(place, signal) {
   function write(row, line) {
     row.line.hidden = false;
     setText(row.time, clock(line.at));
-    link(row.pod, podName(line.namespace, line.pod), isGroup(line.pod) ? null : podLink(line.namespace, line.pod));
+    link(row.pod, podName(line.namespace, line.pod), podLink(line.namespace, line.pod));
     row.dot.style.background = OUTCOMES[line.outcome] || OUTCOMES.gone;
     setText(row.word, MEANS[line.outcome] || line.outcome);
     if (line.node) link(row.node, line.node, nodeLink(line.node));

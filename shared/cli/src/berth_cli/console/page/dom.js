@@ -63,11 +63,10 @@ export function podName(namespace, name) {
   return isGroup(name) ? `${namespace}/${name.replace(/^~+/, "")} (group)` : `${namespace}/${name}`;
 }
 
-/** A link to a pod's page. A PodGroup has none. */
+/** A link to the page of a pod or PodGroup. */
 export function podLink(namespace, name, label) {
-  if (isGroup(name)) return el("span", {}, label || podName(namespace, name));
-  const path = `#/pod/${encodeURIComponent(namespace)}/${encodeURIComponent(name)}`;
-  return el("a", { href: path }, label || `${namespace}/${name}`);
+  const path = `#/${isGroup(name) ? "group" : "pod"}/${encodeURIComponent(namespace)}/${encodeURIComponent(name)}`;
+  return el("a", { href: path }, label || podName(namespace, name));
 }
 
 export function nodeLink(name) {

@@ -7,6 +7,7 @@ import { dark } from "./palette.js";
 import { Tiles } from "./tiles.js";
 
 const LEAST_HEIGHT = 260;
+export const MOST_HEADINGS = 24; // of more groups of nodes none has one
 const order = new Intl.Collator("en", { numeric: true });
 
 /** Nodes by zone and name. */
@@ -29,15 +30,15 @@ export function nodeMap(measures, { label, choose, pointed = () => {} }, signal)
   const tiles = new Tiles(base, above, (node) => measures.ratio(node), (node, ...room) => measures.says(node, ...room));
 
   /** Lays out the nodes that are to be seen, in a part of the window's height; `empty` is shown when there are none. */
-  function layOut(nodes, empty, part = 1) {
+  function layOut(nodes, empty, part = 1, headingOf = (node) => node.zone || "(no zone)") {
     const groups = new Map();
     for (const node of nodes) {
-      const zone = node.zone || "(no zone)";
-      if (!groups.has(zone)) groups.set(zone, []);
-      groups.get(zone).push(node);
+      const heading = headingOf(node);
+      if (!groups.has(heading)) groups.set(heading, []);
+      groups.get(heading).push(node);
     }
     const room = Math.max(LEAST_HEIGHT, (window.innerHeight - stack.getBoundingClientRect().top - window.scrollY - 24) * part);
-    const headed = groups.size > 1 && groups.size <= 24;
+    const headed = groups.size > 1 && groups.size <= MOST_HEADINGS;
     tiles.layOut(headed ? [...groups] : [["", [...groups.values()].flat()]], Math.max(200, stack.parentElement.clientWidth), room);
     nothing.hidden = tiles.order.length > 0;
     setText(nothing, empty);
@@ -104,6 +105,11 @@ export function nodeMap(measures, { label, choose, pointed = () => {} }, signal)
     /** Marks a node, as chosen. */
     mark(name) {
       tiles.chosen = name;
+      tiles.moved = true;
+    },
+    /** Draws one line around the tiles of these nodes. */
+    outline(names) {
+      tiles.outlined = names;
       tiles.moved = true;
     },
     /** Shows the pointer's ring on a node. */

@@ -1,18 +1,17 @@
 // One pod: why it is where it is, or why it waits; its messages; the nodes that were possible, and those that were not.
 
-import { address, linkTo, timeOf, timeText } from "./address.js";
 import { ask, el, fill, nodeLink, podLink, podPath, words } from "./dom.js";
 import { devicesOfPod } from "./devices.js";
 import { clock, count, duration, unix } from "./format.js";
-import { KINDS, OUTCOMES, STAGES } from "./palette.js";
+import { KINDS, OUTCOMES } from "./palette.js";
 import { drawHelp, whatHelps } from "./remedies.js";
 import { store } from "./store.js";
+import { drawTrace } from "./trace.js";
 
 const REFRESH_MS = 3000;
 const SETTLED_MS = 30_000; // a pod that does not wait: its Decisions arrive anyway
 const SHOWN_NODES = 12;
 const SHOWN_REFUSED = 200;
-const AROUND_SECONDS = 5; // of the Decisions around a message
 const MEANS = {
   Loss: "the points that one more pod like this one costs there",
   Newcomers: "pods that came there after the ranking; the loss is taken off for each",
@@ -36,7 +35,6 @@ export function podView(place, signal, namespace, name) {
   fill(place, el("section", { class: "verdict" }, el("h1", {}, whole), verdict, more), waits, devices, choice, refused, trace, now);
   asking();
 
-  const marked = timeOf(address().chosen.get("at")); // the time of the message that a link names
   const answers = {};
   let version = "";
   let reading = false;
@@ -63,7 +61,7 @@ export function podView(place, signal, namespace, name) {
     fill(devices, devices.hidden ? null : devicesOfPod(found.given, whole));
     drawCandidates(choice, found, "Nodes that were possible");
     drawRejections(refused, found.rejections || [], found.evaluated || found.nodes || 0);
-    drawTrace(messages.status === "fulfilled" ? messages.value.messages : []);
+    drawTrace(trace, `pod/${encodeURIComponent(namespace)}/${encodeURIComponent(name)}`, messages.status === "fulfilled" ? messages.value.messages : []);
   }
 
   /** The outcome is read out when it is another; what is below it has ages, and is drawn each time. `queue`: null where it waits or is bound. */
@@ -95,41 +93,12 @@ export function podView(place, signal, namespace, name) {
     if (!queued) return;
     const { helping = [] } = queued.queued;
     const [first, ...rest] = queued.sentences;
-    fill(state, el("p", { class: "muted" }, `In queue ${queued.queued.pod.queue}, created at ${clock(unix(queued.queued.pod.since)).slice(0, 8)}.`),
+    const { group = "" } = queued.queued.pod;
+    fill(state, group ? el("p", {}, "Its group: ", podLink(namespace, group), ".") : null, el("p", { class: "muted" }, `In queue ${queued.queued.pod.queue}, created at ${clock(unix(queued.queued.pod.since)).slice(0, 8)}.`),
       queued.problem ? el("p", { class: "notice bad" }, queued.problem) : null,
       rest.filter((sentence) => !sentence.startsWith("*")).map((sentence) => el("p", { class: "muted" }, capital(sentence.trim()))),
       rest.length ? null : el("p", { class: "muted" }, first));
     drawHelp(helps, [queued.remedies, queued.missing, helping], () => whatHelps(queued, helping));
-  }
-
-  function drawTrace(messages) {
-    trace.hidden = !messages.length;
-    if (!messages.length) return;
-    const at = messages.map((message) => unix(message.at));
-    const span = at[at.length - 1] - at[0];
-    const bar = el("div", { class: "strip", role: "img", "aria-label": `${duration(span)} from the first message to the last` });
-    messages.forEach((message, i) => {
-      if (!i) return;
-      const piece = el("i", { title: `${message.stage}: +${duration(message.since_seconds)}` });
-      piece.style.background = colourOfMessage(message);
-      piece.style.flexGrow = String(1000 * Math.max(0.01, message.since_seconds / (span || 1)));
-      bar.append(piece);
-    });
-    fill(trace, el("h2", {}, "Its messages ", el("span", { class: "muted" }, `${duration(span)} from the first to the last`)), messages.length > 1 ? bar : null,
-      el("ol", { class: "trace" }, messages.map((message, i) => {
-        const dot = el("i", { class: "dot" });
-        dot.style.background = colourOfMessage(message);
-        const link = linkTo(`pod/${encodeURIComponent(namespace)}/${encodeURIComponent(name)}`, { at: timeText(at[i]) });
-        const line = [el("a", { href: link, title: "A link to this message" }, el("time", {}, clock(at[i]))), el("span", { class: "since" }, message.since_seconds === null ? "" : `+${duration(message.since_seconds)}`),
-          dot, el("b", {}, message.stage), el("span", {}, message.text)];
-        const isMarked = Math.abs(at[i] - marked) < 0.001;
-        const around = { from: timeText(at[i] - AROUND_SECONDS), to: timeText(at[i] + AROUND_SECONDS) };
-        return el("li", { class: isMarked ? "marked" : "" }, message.message
-          ? el("details", { open: isMarked }, el("summary", {}, line), el("p", { class: "muted" }, message.subject, " \u00b7 ", el("a", { href: linkTo("decisions", around) }, "Decisions around it")),
-            el("pre", { tabindex: 0 }, JSON.stringify(message.message, null, 2)))
-          : el("div", { class: "line", title: "restored from the Decision: the message itself was settled" }, line));
-      })));
-    trace.querySelector(".marked")?.scrollIntoView({ block: "center" });
   }
 
   function asking() {
@@ -186,23 +155,16 @@ export function drawVerdict(place, found, whole, [first, ...rest]) {
 }
 
 /** The outcome, and a sentence without the pod's name. */
-function headlineOf({ outcome, node }, whole, sentence) {
+export function headlineOf({ outcome, node }, whole, sentence) {
   const badge = el("span", { class: "badge" }, outcome === "conflict" ? "ranked again" : outcome || "unknown");
   badge.style.borderColor = OUTCOMES[outcome] || OUTCOMES.gone;
   const says = sentence.startsWith(`${whole} `) ? sentence.slice(whole.length + 1) : sentence;
   return el("p", { class: "headline" }, badge, " ", linked(capital(says), node));
 }
 
-const sentencesOf = (sentences) => sentences.map((sentence) => el("p", { class: "muted" }, sentence.trim()));
+export const sentencesOf = (sentences) => sentences.map((sentence) => el("p", { class: "muted" }, sentence.trim()));
 
-const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
-
-/** A Decision has the colour of its outcome, other messages that of their stage. */
-function colourOfMessage({ stage, message }) {
-  if (stage === "dead") return OUTCOMES.error;
-  if (stage === "decision") return OUTCOMES[message?.outcome] || STAGES.decided;
-  return stage === "ranked" ? STAGES.ranked : STAGES.waited;
-}
+export const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 
 /** A sentence in which the node's name leads to the node. */
 function linked(sentence, node) {

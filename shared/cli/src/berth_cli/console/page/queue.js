@@ -3,6 +3,7 @@
 import { choices } from "./address.js";
 import { ask, cell, el, fill, known, podLink, podPath, refill, setText, tableOf, words } from "./dom.js";
 import { count, duration, unix } from "./format.js";
+import { PARTIAL_SECONDS } from "./group.js";
 import { drawHelp, sentence, whatHelps } from "./remedies.js";
 import { store } from "./store.js";
 
@@ -14,7 +15,7 @@ const QUEUES = {
   active: "tried next, by priority, then in turns of namespaces",
   backoff: "wait for the end of their back-off",
   unschedulable: "wait for an event that may help",
-  gated: "only somebody else releases them",
+  gated: "wait for somebody else to release them, or with their group",
   "in flight": "with scorers or binder",
 };
 const ROWS = 200;
@@ -43,6 +44,7 @@ export function queueView(place, signal) {
   let listed = []; // the groups
   const helps = new Map(); // what would help a group, by what rejected it
   const opened = new Set(); // of the groups
+  const partials = new Map(); // since when a part of a PodGroup is bound, by its uid
 
   function wanted() {
     return new URLSearchParams(Object.entries(kept).filter(([, value]) => value)).toString();
@@ -74,12 +76,21 @@ export function queueView(place, signal) {
     nothing.hidden = pods.length > 0;
     setText(nothing, found.looked_at ? "None of these pods waits." : wanted() ? "No such pod waits." : "No pod waits.");
     table.hidden = !pods.length;
-    refill(body, pods.map((pod) => el("tr", {}, cell("Pod", {}, podLink(pod.namespace, pod.name, pod.members && `${pod.namespace}/${pod.members.name} (group, ${pod.members.pending || 0} pods)`)),
+    refill(body, pods.map((pod) => el("tr", {}, cell("Pod", {}, podLink(pod.namespace, pod.name, pod.members && `${pod.namespace}/${pod.members.name} (group, ${pod.members.pending || 0} pods)`), partialFor(pod)),
       cell("Why", { class: "wide" }, pod.message || pod.stage, (pod.plugins || []).length ? el("span", { class: "muted" }, " ", words(pod.plugins.join(", "))) : null),
       cell("Queue", {}, pod.queue), cell("Age", { class: "number" }, duration(Math.max(0, now - unix(pod.since)))),
       cell("Again in", { class: "number" }, pod.tried_again_seconds === undefined || pod.tried_again_seconds === null ? "" : duration(pod.tried_again_seconds)),
       cell("Tries", { class: "number" }, pod.attempts || 0), cell("Priority", { class: "number" }, pod.priority || 0))));
     setText(note, leftOut(found, pods.length));
+  }
+
+  /** Marks a group of which a part has been bound for longer than its Bindings take. */
+  function partialFor({ uid, members }) {
+    const { bound = 0, minimum = 0 } = members || {};
+    if (!bound || bound >= minimum) return partials.delete(uid) && null;
+    if (!partials.has(uid)) partials.set(uid, performance.now());
+    const seconds = (performance.now() - partials.get(uid)) / 1000;
+    return seconds > PARTIAL_SECONDS ? el("em", { class: "partial" }, `${bound} of ${minimum} bound`) : null;
   }
 
   /** Which pods the table may lack. */

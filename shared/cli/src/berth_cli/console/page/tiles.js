@@ -1,7 +1,7 @@
 // Every node as a tile on one canvas. A frame paints only the tiles that changed; what moves (a pod that has just come,
 // the pointer, the focus) is on a second canvas above it, which is cleared where it was painted.
 
-import { amounts, inks, ofStyle } from "./palette.js";
+import { amounts, inks, KINDS, ofStyle } from "./palette.js";
 
 const LARGEST = 34; // of tiles without a name
 const SMALLEST = 7;
@@ -9,6 +9,7 @@ const NAMED = { tallest: 104, least: 30, widest: 230, narrowest: 74 }; // of til
 const FLATTEST = 0.6; // of its width is a named tile's height at most
 const PADDING = 7;
 const HEADING = 20;
+const OUTLINE = 3;
 const FLASH_MS = 900;
 const NAME_FONT = "600 12px system-ui, sans-serif";
 const WORDS_FONT = "12px system-ui, sans-serif";
@@ -30,6 +31,7 @@ export class Tiles {
     this.focus = -1;
     this.hovered = -1;
     this.chosen = "";
+    this.outlined = new Set(); // names of nodes
     this.tile = { wide: SMALLEST, tall: SMALLEST };
     this.names = null; // of the nodes, as far as they have room
     this.columns = 1;
@@ -193,9 +195,33 @@ export class Tiles {
       this.ring(on, place, this.ink.strong);
     }
     on.globalAlpha = 1;
+    this.paintOutline(on);
     for (const [index, colour] of [[this.hovered, this.ink.strong], [this.focus, this.ink.accent], [this.indexOf(this.chosen), this.ink.accent]]) {
       if (index < 0 || !this.order[index]) continue;
       this.ring(on, this.places.get(this.order[index]), colour);
+    }
+  }
+
+  /** One line around the outlined tiles: no line between two of them. */
+  paintOutline(on) {
+    const { wide, tall } = this.tile;
+    const places = this.order.filter((node) => this.outlined.has(node.name)).map((node) => this.places.get(node));
+    const there = new Set(places.map(({ x, y }) => `${x},${y}`));
+    on.beginPath();
+    for (const { x, y } of places) {
+      const [left, top, right, below] = [x + 1, y + 1, x + wide - 1, y + tall - 1];
+      for (const [nextX, nextY, ...line] of [[x - wide, y, left, y, left, y + tall], [x + wide, y, right, y, right, y + tall],
+        [x, y - tall, x, top, x + wide, top], [x, y + tall, x, below, x + wide, below]]) {
+        if (there.has(`${nextX},${nextY}`)) continue;
+        on.moveTo(line[0], line[1]);
+        on.lineTo(line[2], line[3]);
+      }
+      this.marks.push([x - 3, y - 3, wide + 6, tall + 6]);
+    }
+    for (const [width, colour] of [[OUTLINE + 2, this.ink.ground], [OUTLINE, KINDS[1]]]) {
+      on.lineWidth = width;
+      on.strokeStyle = colour;
+      on.stroke();
     }
   }
 
