@@ -50,7 +50,6 @@ from simulation.grouprules import GroupRules
 from simulation.groups import GroupInvariants, GroupUsers
 from simulation.invariants import Invariants
 from simulation.loop import OWNER, START_SECONDS, TooManyStepsError
-from simulation.replays import ReplayedPlans
 from simulation.rules import Rules
 from simulation.truth import DEVICE_KINDS, GROUP_KINDS, READ_KINDS
 from simulation.world import COLLECTOR, QuietLinks, SlowExtenders, World
@@ -71,8 +70,6 @@ STALL_SECONDS: Final = 20.0
 """Later than this after the last fault nothing stands still: a stall that began with a fault has shown before."""
 EVENT_BYTES: Final = 1024 * 1024
 """Bytes of each log of events in these runs: few pods fill them."""
-REPLAYED: Final = 4
-"""In one run with groups of so many, the plans are made again from the messages."""
 EMPTY_SECONDS: Final = 75.0
 """After which nothing of deleted pods is left: two lifetimes of a proposal, and some."""
 
@@ -388,7 +385,6 @@ class Script:
         if self.chance.random() < focus.rough:
             world.rough_until = ROUGH_SECONDS
             self._later(ROUGH_SECONDS, world.smooth)
-        self.replayed: ReplayedPlans | None = None
         self.faults = Faults(world, random.Random(world.chance.random()))
         world.numbers = Numbers(
             window_floor=self.chance.choice(focus.window_floors),
@@ -408,8 +404,6 @@ class Script:
             judge = GroupInvariants(world, groups, lambda: self.users.last_act, frozenset(schedulers))
             self.invariants.groups = judge
             GroupRules(world, groups, judge, frozenset(schedulers))
-            if world.seed % REPLAYED == 0:
-                self.replayed = ReplayedPlans(world)
         self.rules = Rules(world)
         self.outcomes = self.invariants.messages.outcomes
         self.planned = 0
@@ -442,8 +436,6 @@ class Script:
             world.problem(f"{STALLED}: nothing was begun long after the last fault")
         if self.chosen <= HARMLESS and not world.rough_until and world.events["leading ended"]:
             world.problem("a leadership has ended though nothing had failed")
-        if self.replayed is not None:
-            self.replayed.check()
         if world.seed % self.focus.empties == 0 and not world.problems:
             self._empty()
 
