@@ -60,7 +60,7 @@ def defined(objects: tuple[Object, ...]) -> dict[str, Object]:
 
 def test_everything_that_a_namespace_can_hold_has_one(objects):
     without = {each["kind"] for each in objects if "namespace" not in each["metadata"]}
-    assert without <= {"Namespace", "ClusterRole", "ClusterRoleBinding"}
+    assert without <= {"Namespace", "ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition"}
 
 
 def referred(template: Object) -> Iterator[str]:
