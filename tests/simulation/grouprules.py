@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 
 from berth.api.pod import Pod
-from berth.api.podgroups import Dialect, GroupKey, Members, PodGroup, group_of, is_scheduled
+from berth.api.podgroups import Dialect, GroupKey, Members, group_of, is_scheduled
 from berth.bus.interface import PubAck
 from berth.bus.topology import CONTROL, DECISIONS, PENDING, RANKED, bucket_prefix
 from berth.errors import DecodeError
@@ -20,7 +20,7 @@ from berth_binder.takeover import FENCED_KEY
 from berth_sim.apiserver.kinds import NODES, PODS, Route
 from berth_watcher.core import WatcherCore
 from simulation.api import ApiRequest
-from simulation.groups import KINDS, GroupInvariants, GroupUsers, cache_of, form_of
+from simulation.groups import KINDS, GroupInvariants, cache_of, form_of
 from simulation.loop import SimulatedProcess
 from simulation.truth import decoded, truth_of
 from simulation.world import World
@@ -28,9 +28,6 @@ from simulation.world import World
 FENCED: Final = f"{bucket_prefix(CONTROL)}{FENCED_KEY}"
 MOST_CONFLICTS: Final = 3
 """In a row, of a group that nobody has changed: after the second it goes alone."""
-READY_SECONDS: Final = 3.0
-PASSED_BY: Final = 10
-"""Pods that came later, and are published while a fresh group that nothing is known against is not."""
 BACKOFF_SECONDS: Final = 10.5
 """After which no group backs off any more."""
 FIRST_BACKOFF_SECONDS: Final = 2.0
@@ -50,13 +47,8 @@ class _Decision(msgspec.Struct):
 class _Known:
     """What is known of a group by its messages."""
 
-    ready_since: float | None = None
-    passed_by: set[str] = field(default_factory=set)
-    """Pods that came after that, and were published."""
     conflicts: int = 0
     conflicts_since: float = 0.0
-    is_asked: bool = False
-    """Whether there has been an attempt."""
     refused_at: float | None = None
     """When there was last no room for it."""
 
@@ -64,11 +56,8 @@ class _Known:
 class GroupRules:
     """Watches one world."""
 
-    def __init__(
-        self, world: World, users: GroupUsers, invariants: GroupInvariants, schedulers: frozenset[str]
-    ) -> None:
+    def __init__(self, world: World, invariants: GroupInvariants, schedulers: frozenset[str]) -> None:
         self._world = world
-        self._users = users
         self._invariants = invariants
         self._schedulers = schedulers
         self._in_flight: dict[str, str] = {}
@@ -117,51 +106,15 @@ class GroupRules:
             if (pending := _decoded_group(data, GroupPending)) is not None:
                 self._on_group_pending(pending)
         elif ack.stream == PENDING:
-            self._on_single_pending(_decision_in(data).attempt.partition(".")[0])
+            uid = _decision_in(data).attempt.partition(".")[0]
+            self._publish(uid, uid)
         elif ack.stream == DECISIONS:
             self._on_decision(_decision_in(data), is_group=GROUP_SUBJECT in subject)
-
-    def _on_single_pending(self, uid: str) -> None:
-        self._publish(uid, uid)
-        pod = next((each for each in self._pods() if each.uid == uid), None)
-        if pod is None or not self._world.is_calm:
-            return
-        for key, group in self._invariants.groups().items():
-            known = self._known.setdefault(group.uid, _Known())
-            if not self._is_ready(key, group):
-                known.ready_since = None
-                known.passed_by.clear()
-            elif known.ready_since is None:
-                known.ready_since = self._world.now
-            elif self._users.created_at.get(uid, 0.0) > known.ready_since:
-                known.passed_by.add(uid)
-                is_late = self._world.now - known.ready_since > READY_SECONDS
-                if is_late and len(known.passed_by) == PASSED_BY:
-                    self._world.problem(
-                        f"{PASSED_BY} pods that came later are published, and group {key} is not since "
-                        f"{known.ready_since:.1f} s"
-                    )
-
-    def _is_ready(self, key: GroupKey, group: PodGroup) -> bool:
-        """Whether a fresh group may go, and no attempt has been made."""
-        known = self._known.get(group.uid)
-        members = Members.of(self._invariants.pods_of(key), self._schedulers)
-        is_fresh = known is None or not known.is_asked
-        is_single = bool(self._in_flight.keys() & {pod.uid for pod in members.pending})
-        return (
-            is_fresh
-            and not members.is_begun
-            and bool(members.pending)
-            and members.are_enough(group)
-            and not (group.is_terminating or group.problems or is_single or group.is_ordinary({}))
-        )
 
     def _on_group_pending(self, pending: GroupPending) -> None:
         uid, members = pending.group.uid, pending.bundle.members
         for member in members:
             self._publish(member.uid, uid)
-        known = self._known.setdefault(uid, _Known())
-        known.is_asked = True
         if self._world.is_calm:
             self._check_window(pending)
         if self._world.is_calm and not pending.bound:

@@ -118,8 +118,6 @@ class GroupUsers:
         self.add_claim: Callable[[str], object] = lambda _name: None
         self.ends_at = 0.0
         """When they do the last of what they are about to do."""
-        self.created_at: dict[str, float] = {}
-        """By uid of a pod."""
         self.forbidden: dict[GroupKey, float] = {}
         """Fresh groups whose leader no Binding may bind, and since when."""
         self._at_next_pending: list[Callable[[Gang], object]] = []
@@ -491,8 +489,6 @@ class GroupUsers:
 
     def _on_pod(self, change: Any) -> None:
         """A controller makes a member again under another name."""
-        if change.before is None:
-            self.created_at[change.after.value["metadata"]["uid"]] = self._world.now
         if change.after is not None:
             return
         for gang in self._gangs:

@@ -415,7 +415,7 @@ class Script:
         world = self.world
         judge = GroupInvariants(world, users, lambda: self.users.last_act, schedulers)
         self.invariants.groups = judge
-        GroupRules(world, users, judge, schedulers)
+        GroupRules(world, judge, schedulers)
         self.invariants.earmarks = EarmarkInvariants(world, judge)
         if self.focus.earmark_seconds:
             world.group_earmark_seconds = self.chance.choice(self.focus.earmark_seconds)
