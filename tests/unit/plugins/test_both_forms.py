@@ -104,6 +104,7 @@ class Enough(Exception):  # noqa: N818 - no error: there is nothing left to look
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_random_clusters_give_every_plugin_different_results():
     """Equal results everywhere would compare nothing. The clusters are the same in every run.
 
@@ -116,7 +117,7 @@ def test_random_clusters_give_every_plugin_different_results():
         for point in points_of(plugin)
     }
 
-    @settings(max_examples=1000, derandomize=True, phases=[Phase.generate])
+    @settings(max_examples=3000, derandomize=True, phases=[Phase.generate])
     @given(snapshot=snapshots(), waiting=some_pods)
     def look(snapshot, waiting):
         for what, plugin in plugins():
