@@ -138,7 +138,7 @@ class Takeover:
         """Fence what former leaders have left, and wait until the watch has shown their results."""
         if self.cache.highest_fence > self.epoch:
             await self.leadership.confirm()
-        left = Left() if self.leadership.follows_settled else await self._left_by_former_leaders()
+        left = await (self._begun() if self.leadership.follows_settled else self._left_by_former_leaders())
         highest = await fence_each(left.pods or self._one_unbound(), self._fence_pod)
         if highest:
             await self.informers.reached(POD, str(highest))
@@ -148,6 +148,11 @@ class Takeover:
             await self._fence_claims()
         self.cache.forget_former_epochs()
         return left
+
+    async def _begun(self) -> Left:
+        """What a former leader leaves that has settled its Bindings: groups of which it may have bound some members."""
+        _, groups, _ = await self._pods_in_ranked()
+        return Left(groups=groups)
 
     async def _left_by_former_leaders(self) -> Left:
         named, groups, sequence = await self._pods_in_ranked()
