@@ -816,4 +816,7 @@ def decision(name: str) -> Body:
     of_class = {"members": 4, "placed": 2, "example": name, "rejections": [{**rejection, "resolvable": False}]}
     group = {"need": 4, "bound": 2, "missing": [name], "classes": [of_class], "topology_key": "rack", "domain": "r1"}
     of_group = {"of_group": "uid-gang.7.1", "plan_seconds": 0.25, "group": {**group, "note": "two are outside"}}
+    whose = {"dialect": "scheduling.k8s.io", "namespace": NAMESPACE, "name": "gang", "uid": "uid-gang"}
+    nodes = {"profile": "berth", "priority": 0, "nodes": [HONEST_NODES[1]]}
+    of_group |= {"earmark": {**whose, **nodes, "seconds": 300, "until": NOW}}
     return {**report(name), "epoch": 7, "outcome": "unschedulable", **about, "repeat": 1, **versions, **of_group}

@@ -146,6 +146,7 @@ def _statistics(_: str) -> Body:
         "queues": {"active": 3},
         "in_flight": {"berth": 3},
         "window": {"berth": 64},
+        "groups": {"waiting": 2},
         "stalled": [{"profile": "berth", "waits_for": "scorer", "pods": 3}],
         "draining": False,
         "shadow": shadow,

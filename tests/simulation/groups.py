@@ -664,6 +664,13 @@ class GroupInvariants:
         profile = self._world.fresh_profiles()["berth"]
         return plan_at_once(_question(group, members, members.wanted(group)), truth.snapshot, profile).is_found
 
+    def in_need(self) -> Iterator[PodGroup]:
+        """Groups whose minimum exists and is not bound."""
+        for key, group in self.groups().items():
+            members = Members.of(self.pods_of(key), self._schedulers)
+            if members.wanted(group) and (members.is_begun or members.are_enough(group)):
+                yield group
+
     def pods_of(self, key: GroupKey) -> Iterator[Pod]:
         for stored in self._world.api.store.table(PODS).in_order():
             pod = decoded(stored)
@@ -751,5 +758,6 @@ def _question(group: PodGroup, members: Members, wanted: int) -> GroupQuestion:
 
 
 def cache_of(process: SimulatedProcess) -> Cache | None:
+    """The binder's cache."""
     caches = [part for part in process.parts if isinstance(part, Cache)]
     return caches[-1] if caches else None

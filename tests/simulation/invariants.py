@@ -26,11 +26,13 @@ from berth.groups.planner import plan_at_once
 from berth.groups.question import GroupQuestion
 from berth.kube.http1 import Response
 from berth.messages.attempts import SCHEMA, Outcome, Preemption, Reason
+from berth.messages.earmarks import Earmark
 from berth.messages.groupattempts import GROUP_SCHEMA
 from berth_sim.apiserver.kinds import NODES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS
 from simulation.api import ApiRequest
 from simulation.configurations import NETWORK_QUERY, SECOND, SMALL_NOTES, TRAP
 from simulation.devices import DeviceInvariants
+from simulation.earmarks import EarmarkInvariants
 from simulation.groups import GroupInvariants
 from simulation.truth import Truth, decoded, is_present, requests_of, simulated, truth_of
 from simulation.world import World
@@ -75,13 +77,14 @@ class Invariants:
         """By uid, since when a pod could be bound while a hostile client acts."""
         self._node_history: dict[str, list[tuple[int, dict[str, Any] | None]]] = {}
         """By name, every state of a node with its revision. The store forgets them when it is compacted."""
-        self._judged_at = -1
+        self._judged_at: tuple[int, Mapping[str, Earmark]] = (-1, {})
         self._could_be_bound: dict[str, str] = {}
-        """What could be bound at this revision of the API server."""
+        """What could be bound at this revision of the API server, beside these earmarks."""
         self.bindings = 0
         self.evictions = 0
         self.devices: DeviceInvariants | None = None
         self.groups: GroupInvariants | None = None
+        self.earmarks: EarmarkInvariants | None = None
         self._api.observers.append(self._on_request)
         self._api.answered.append(self._on_answer)
         self.messages = Messages(world)
@@ -100,6 +103,8 @@ class Invariants:
         self._posted[pod.uid] = node
         if self.groups is not None:
             self.groups.posting(pod)
+        if self.earmarks is not None:
+            self.earmarks.posting(pod, node)
         self._known_at_first.setdefault((pod.uid, node, pod.metadata.resource_version), dict(seen))
 
     def examining(self, pod: Pod, seen: Mapping[str, int]) -> None:
@@ -395,16 +400,18 @@ class Invariants:
 
     def could_be_bound(self) -> dict[str, str]:
         """Waiting pods that one scheduler would bind now, or for which it would evict, and where."""
-        revision = self._api.store.revision
-        if revision != self._judged_at:
-            self._judged_at, self._could_be_bound = revision, self._find_what_could_be_bound()
+        earmarks = self.earmarks.standing() if self.earmarks is not None else {}
+        state = self._api.store.revision, earmarks
+        if state != self._judged_at:
+            self._judged_at, self._could_be_bound = state, self._find_what_could_be_bound(earmarks)
         return self._could_be_bound
 
-    def _find_what_could_be_bound(self) -> dict[str, str]:
+    def _find_what_could_be_bound(self, earmarks: Mapping[str, Earmark]) -> dict[str, str]:
         waiting = self.unbound()
         if not waiting:
             return {}
         now = truth_of(self._api.store, kinds=self._world.read_kinds)
+        now.snapshot.earmarks = earmarks
         found = {}
         if self.groups is not None:
             found |= self.groups.placeable(now, self.profile_of(waiting[0]))

@@ -16,7 +16,7 @@ from berth.cluster import columns
 from berth.cluster.devices import ledger
 from berth.framework import cycle, filtering
 from berth.framework import preemption as framework_preemption
-from berth.framework.events import Resource
+from berth.framework.events import NO_ACTION, ClusterEvent, Resource
 from berth.framework.plugincalls import ONE_TIME
 from berth.framework.status import SUCCESS
 from berth.kube import claims as claims_of_kube
@@ -24,6 +24,7 @@ from berth.kube import writes
 from berth.leader import checks, session
 from berth.leader.session import LeaderSession
 from berth.messages.attempts import Outcome, Positions, Reason
+from berth.messages.earmarks import Earmark
 from berth.plugins.volumes.volumebinding import plugin as volumebinding
 from berth.ranking import view
 from berth_binder import apicalls, core, takeover
@@ -40,6 +41,7 @@ from berth_metrics_collector import samplestore
 from berth_metrics_collector.samplestore import SampleStore
 from berth_scorer import core as scorer_core
 from berth_scorer import events as scorer_events
+from berth_watcher import core as watcher_core
 from berth_watcher import grouping, mirror, store
 from berth_watcher.attempts import Attempts, InFlightWindow
 from berth_watcher.queue import requeue
@@ -767,6 +769,14 @@ def _pod_groups_wake_nobody() -> list[Replacement]:
     return [(grouping.Grouping, "observe_group", lambda self, form: self._groups.observe_group(form) and None)]
 
 
+def _newcomers_take_earmarked_nodes() -> list[Replacement]:
+    return [(Earmark, "keeps_out", lambda *_: False)]
+
+
+def _earmarks_wake_nobody() -> list[Replacement]:
+    return [(watcher_core, "EARMARK_ENDED", ClusterEvent(Resource.EARMARK, NO_ACTION))]
+
+
 def _no_rehearsal() -> list[Replacement]:
     return [(groups_of_binder.GroupBinding, "_rehearsed_members", lambda *_: [])]
 
@@ -775,6 +785,19 @@ RACES: Final = replace(GROUPS, gangs=(4, 6), nodes=(2, 3), scorers=(4, 8), fault
 """Several groups that want the same nodes, planned by scorers that do not know of each other yet."""
 LEADERS: Final = replace(GROUPS, gangs=(3, 5), things=("add_gang", "forbid_leader"), acts=(6, 10))
 GROUPS_WITHOUT_FAULTS: Final = replace(GROUPS, fault_counts=(0,))
+
+EARMARKED: Final = replace(
+    GROUPS,
+    things=(*("add_pod",) * 6, *("delete_pod",) * 6, "add_gang", "delete_gang"),
+    kinds=("plain",),
+    acts=(20, 30),
+    nodes=(1, 2),
+    pods=(4, 8),
+    gangs=(2, 3),
+    fault_counts=(0, 0, 1),
+    earmark_seconds=(1, 2),
+)
+"""Groups that wait beside pods that come and go."""
 
 SATURATED: Final = replace(ATTACKS, faults=("hostile collector",), deeds=("saturate",), variants=("live",))
 KUBELETS: Final = replace(ATTACKS, faults=("hostile kubelet",), variants=("one",), kinds=("plain",), empties=1)
@@ -1215,6 +1238,18 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         seeds=200,
         replace=_groups_hold_their_room,
         focus=GROUPS,
+    ),
+    "newcomers-take-earmarked-nodes": Mutation(
+        rule="newcomers of equal or lower priority keep off earmarked nodes (5.25)",
+        seeds=200,
+        replace=_newcomers_take_earmarked_nodes,
+        focus=EARMARKED,
+    ),
+    "earmarks-wake-nobody": Mutation(
+        rule="the end of an earmark wakes the pods that it kept out (3.22)",
+        seeds=400,
+        replace=_earmarks_wake_nobody,
+        focus=EARMARKED,
     ),
     "new-members-wake-nobody": Mutation(
         rule="a group is tried again when its members change (ADR 72)",

@@ -33,6 +33,7 @@ from simulation import patches
 from simulation.cluster import ACTS, KINDS_OF_PODS, ClusterUsers
 from simulation.configurations import SECOND, configuration
 from simulation.devices import DeviceInvariants, DeviceUsers
+from simulation.earmarks import EarmarkInvariants
 from simulation.faults import (
     APART,
     CLAIMS_LATE,
@@ -115,6 +116,8 @@ class Focus:
     has_devices: bool = False
     gangs: tuple[int, int] = (0, 0)
     """How many groups there are from the begin."""
+    earmark_seconds: tuple[int, ...] = ()
+    """After which nodes are earmarked for a group that waits."""
     meddling: tuple[float, ...] = (0.0, 0.0, 0.3)
     """Shares of the pods with claims about which somebody changes his mind while they are being bound."""
     empties: int = 10
@@ -401,14 +404,21 @@ class Script:
         if devices is not None:
             self.invariants.devices = self.invariants.messages.devices = DeviceInvariants(world, devices)
         if groups is not None:
-            judge = GroupInvariants(world, groups, lambda: self.users.last_act, frozenset(schedulers))
-            self.invariants.groups = judge
-            GroupRules(world, groups, judge, frozenset(schedulers))
+            self._judge_groups(groups, frozenset(schedulers))
         self.rules = Rules(world)
         self.outcomes = self.invariants.messages.outcomes
         self.planned = 0
         self.chosen: set[str] = set()
         """The faults of this run."""
+
+    def _judge_groups(self, users: GroupUsers, schedulers: frozenset[str]) -> None:
+        world = self.world
+        judge = GroupInvariants(world, users, lambda: self.users.last_act, schedulers)
+        self.invariants.groups = judge
+        GroupRules(world, users, judge, schedulers)
+        self.invariants.earmarks = EarmarkInvariants(world, judge)
+        if self.focus.earmark_seconds:
+            world.group_earmark_seconds = self.chance.choice(self.focus.earmark_seconds)
 
     def run(self) -> None:
         chance, world = self.chance, self.world

@@ -158,6 +158,7 @@ class World:
 
     read_kinds: tuple[Kind[Any], ...] = READ_KINDS
     """What the services of the run read."""
+    group_earmark_seconds = 0
 
     def __init__(self, seed: int, *, keep_trace: bool = False) -> None:  # noqa: PLR0915 - the parts of a run
         self.seed = seed
@@ -307,7 +308,12 @@ class World:
         life = Process(
             name=role,
             metrics=SilentMeter(),
-            settings=Settings(identity=process.name, numbers=self.numbers, nats=self.nats),
+            settings=Settings(
+                identity=process.name,
+                numbers=self.numbers,
+                nats=self.nats,
+                group_earmark_seconds=self.group_earmark_seconds,
+            ),
             clock=ProcessClock(process, self.loop),
             peers=Peers(service=role, identity=process.name),
         )

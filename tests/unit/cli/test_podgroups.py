@@ -25,6 +25,7 @@ from berth.messages.attempts import (
     encode,
 )
 from berth.messages.bundles import bundled
+from berth.messages.earmarks import Earmark
 from berth.messages.groupattempts import GroupPending, GroupRanked
 from berth.messages.groups import ClassPlan, GroupPlan
 from berth.messages.queue import GROUPED, GroupCounts, QueueAnswer, QueuedPodDetail, WaitingPod
@@ -205,6 +206,19 @@ def test_a_bound_group_names_the_node_of_each_member_and_its_domain():
     assert lines[:2] == ["default/first is bound", "  PodGroup of scheduling.x-k8s.io, minimum 4, 4 bound, 0 waiting"]
     assert lines[3:5] == ["  rack: r7", "  first-9 is elsewhere"]
     assert words(lines)[-4:] == [[f"first-{number}", f"node-{number % 2}"] for number in range(4)]
+
+
+def test_earmarked_nodes_of_a_group_are_named_with_their_end():
+    snapshot = a_cluster()
+    nodes = ["node-0", "node-1"]
+    key = {"dialect": "scheduling.x-k8s.io", "namespace": "default", "name": "second", "uid": "uid-second"}
+    snapshot.earmarks = {"berth": Earmark(**key, profile="berth", nodes=nodes, until="2026-01-01T12:05:00+00:00")}
+    found = {each.key.name: each for each in groups_of(snapshot).values()}
+    assert (found["first"].earmark, found["second"].as_json()["earmark"]) == (None, snapshot.earmarks["berth"])
+    lines = printed(*explained_lines(ExplainedGroup(summary=found["second"], now=NOW)), width=200)
+    assert lines[2] == (
+        "  pods of priority 0 and below are kept off node-0, node-1 for it until 2026-01-01T12:05:00+00:00"
+    )
 
 
 def test_evictions_for_a_group_are_named():

@@ -171,4 +171,4 @@ class Preparing(PreBindPlugin):
 
 def test_plugins_that_may_reject_a_pod_are_known_by_name():
     """A metric is labelled with these names, and with no other: anybody may write one into a Decision."""
-    assert profile_of(Silent(), Preparing()).rejecting == {"Silent", "Preparing"}
+    assert profile_of(Silent(), Preparing()).rejecting == {"Silent", "Preparing", "GroupEarmark"}

@@ -16,6 +16,7 @@ from berth.api.podgroups import GangPolicy, SchedulingPolicy, UpstreamPodGroup, 
 from berth.bus.interface import Entry
 from berth.messages.attempts import DecisionSummary, MirrorEntry, Outcome, Positions, encode, encode_entry
 from berth.messages.bundles import bundled
+from berth.messages.earmarks import Earmark
 from berth.messages.groupattempts import GroupPending, GroupRanked
 from berth.messages.subjects import Term
 from berth.ranking.groupranker import GroupRanker
@@ -280,3 +281,34 @@ def test_no_eviction_is_proposed_where_only_proposals_are_in_the_way_or_the_view
     apply(full, "pod.uid-low", a_pod("low", cpu="4", node="a0"), 10)
     assert answer(important("gang", 4, after=Positions(cluster=99)), full).preemption is None
     assert answer(important("gang", 4), full).preemption is not None
+
+
+EARMARKED = {
+    "dialect": "scheduling.x-k8s.io",
+    "namespace": "default",
+    "name": "waiting",
+    "uid": "uid-waiting",
+    "profile": "berth",
+    "nodes": ["a1"],
+}
+
+
+def test_a_scorer_keeps_a_fresh_group_off_earmarked_nodes_until_their_earmark_ends():
+    view = a_view("a1", "a2")
+    apply(view, "earmark.berth", Earmark(**EARMARKED))
+    refused = answer(asked("gang", 5), view)
+    assert not refused.plan.is_found
+    assert {each.plugin for each in refused.plan.classes[0].rejections} == {"GroupEarmark", "NodeResourcesFit"}
+    assert view.apply_mirror([Entry(key="earmark.berth", data=None, sequence=9, time=NOW)], 9) == []
+    assert answer(asked("gang", 5), view).plan.is_found
+
+
+def test_the_rest_of_a_begun_group_ignores_earmarks_and_others_that_are_ranked_meanwhile_do_not():
+    view = a_view("a1", "a2")
+    earmark = Earmark(**EARMARKED)
+    apply(view, "earmark.berth", earmark)
+    answering = a_ranker().answer(asked("gang", 5, bound=["uid-first"]), view, may_continue=lambda: False)
+    next(answering)
+    assert view.snapshot.earmarks == {"berth": earmark}
+    assert result_of(answering).plan.is_found
+    assert view.snapshot.earmarks == {"berth": earmark}

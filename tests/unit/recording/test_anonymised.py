@@ -72,6 +72,7 @@ from harness.builders.devices import device_of, matches
 from harness.builders.objects import a_pod
 from harness.plugins.long_runs import often
 from harness.worlds.recorded_claims import RecordedClaims
+from harness.worlds.recorded_earmarks import RecordedEarmarks
 from harness.worlds.recorded_groups import RecordedGroups
 from harness.worlds.recorded_world import CONFIG, RecordedWorld
 
@@ -147,6 +148,16 @@ def test_masked_plans_of_groups_are_equal(seed: int):
     assert (found.different, found.left_out) == (0, Counter())
     assert found.equal.total() == len(world.recording.of("RANKED"))
     assert sum(b'"schema":2' in (record.payload or b"") for record in world.recording.of("RANKED")) > 10
+    assert "gang" not in repr(world.recording)
+
+
+@pytest.mark.parametrize("seed", range(often(2)))
+def test_masked_rankings_beside_earmarks_are_equal(seed: int):
+    world = RecordedEarmarks(seed, lag=0.2)
+    world.run(300)
+    found = counts(world, anonymised(world, configuration()))
+    assert (found.different, found.left_out) == (0, Counter())
+    assert any(record.subject.startswith("earmark.") for record in world.recording.of("cluster"))
     assert "gang" not in repr(world.recording)
 
 

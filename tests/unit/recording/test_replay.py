@@ -23,6 +23,7 @@ from berth_cli.recording.replay import Replay, ReplayCounts, Replayed
 from harness.builders.profiles import default_profile
 from harness.plugins.long_runs import often
 from harness.worlds.recorded_claims import RecordedClaims
+from harness.worlds.recorded_earmarks import RecordedEarmarks
 from harness.worlds.recorded_groups import RecordedGroups, RecordedMembers
 from harness.worlds.recorded_world import RecordedWorld
 
@@ -109,6 +110,16 @@ def test_plans_of_groups_are_equal_also_those_during_which_their_scorer_went_on(
     assert len(groups) > 10
     assert any(each.plan.is_found for each in groups)
     assert world.interrupted > 1
+
+
+@pytest.mark.parametrize(("seed", "lag"), HISTORIES)
+def test_rankings_and_plans_beside_earmarks_are_equal(seed: int, lag: float):
+    world = RecordedEarmarks(seed, scorers=1 + seed % 3, lag=lag)
+    world.run(STEPS)
+    found = replayed(world)
+    assert [one.differences for one in found if one.differences or one.left_out] == []
+    assert len(found) == len(world.recording.of("RANKED"))
+    assert any(b"are earmarked for group" in (record.payload or b"") for record in world.recording.of("RANKED"))
 
 
 @pytest.mark.parametrize(("seed", "lag"), HISTORIES)

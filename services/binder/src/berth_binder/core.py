@@ -176,6 +176,8 @@ class BinderCore:
         """
         effects: list[Effect] = []
         self._now = now
+        if self._groups.earmarks:
+            self._groups.earmarks.review(now)
         for event in events:
             effects += self._apply(event, now)
         if not self._is_closed:
@@ -198,7 +200,7 @@ class BinderCore:
         if self._is_closed:
             return None
         due = self._queue.due(may_start=self._may_start)
-        return self._due_of_groups(due) if self._groups.undecided else due
+        return self._due_of_groups(due) if self._groups.undecided or self._groups.earmarks else due
 
     def _due_of_groups(self, due: float | None) -> float | None:
         if self._groups.has_work and self._may_step_groups:

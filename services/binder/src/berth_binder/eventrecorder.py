@@ -468,12 +468,15 @@ GATED: Final = "WaitingForPodGroup"  # reason of Event and condition while membe
 
 PARTIAL: Final = "GroupPartial"  # reason of the Event on a group that is bound in part for longer than its timeout
 
+EARMARKED: Final = "GroupEarmarked"  # of the Event on a group that has nodes earmarked
+
 EVICTED: Final = "GroupEvicted"  # the same for a group whose bound members are evicted for that
 
 _REASONS_OF_STATES: Final = {
     GroupState.GATED: GATED,
     GroupState.PARTIAL: PARTIAL,
     GroupState.EVICTED: EVICTED,
+    GroupState.EARMARKED: EARMARKED,
 }
 
 _FALSE: Final = "False"
@@ -601,7 +604,7 @@ def event_of_group(decision: Decision, group: PodGroup) -> EventRecord | None:
 
 
 def event_of_state(group: PodGroup, controller: str, reason: str, message: str) -> EventRecord:
-    """The Event on a PodGroup that is gated, bound in part, or evicted."""
+    """The Event on a PodGroup that is gated, bound in part, evicted, or has nodes earmarked."""
     return EventRecord(
         **_about_group(group, f"{group.uid} {reason} {message}"),
         controller=controller,

@@ -389,6 +389,7 @@ class GroupState(Enum):
     GATED = auto()
     PARTIAL = auto()  # for longer than its timeout
     EVICTED = auto()  # for that reason
+    EARMARKED = auto()  # it has waited long for room
     WHOLE = auto()
 
 

@@ -24,6 +24,7 @@ FOREIGN_SECONDS: Final = 60.0
 GAUGES: Final[tuple[GaugeName, ...]] = (
     "berth_reservations",
     "berth_bindings_in_flight",
+    "berth_group_earmarked_nodes",
     "berth_group_partial",
     "scheduler_cache_size",
 )
@@ -81,6 +82,7 @@ async def report_device_conflicts(cache: Cache, process: Process) -> None:
 def set_gauges(metrics: Meter, cache: Cache, *, in_flight: int) -> None:
     metrics.set("berth_reservations", len(cache.assumed_pods))
     metrics.set("berth_bindings_in_flight", in_flight)
+    metrics.set("berth_group_earmarked_nodes", sum(len(each.nodes) for each in cache.snapshot.earmarks.values()))
     metrics.set("scheduler_cache_size", cache.snapshot.node_count, type="nodes")
     metrics.set("scheduler_cache_size", cache.snapshot.pod_count, type="pods")
     metrics.set("scheduler_cache_size", len(cache.assumed_pods), type="assumed_pods")

@@ -26,6 +26,8 @@ class CoreSettings:
     """Wait for the watch to show a pod before it is read: several times a watch's delay (docs/protocol.md, 5)."""
     waiting_interval: timedelta = timedelta(seconds=10)
     """Between two ``waiting`` Decisions: a third of the 30 s for which a scorer counts a proposal after the last."""
+    group_earmark_seconds: float = 0.0
+    """How long a group waits until nodes are earmarked for it; 0: none are."""
     plugin_interval: timedelta = timedelta(seconds=1)
     """Time until a plugin that answered WAIT is called again, while few pods wait."""
     plugin_step: timedelta = timedelta(milliseconds=2)
@@ -83,7 +85,9 @@ class BinderSettings:
 
 def binder_settings(settings: Settings) -> BinderSettings:
     numbers = settings.numbers
-    core = CoreSettings(max_in_flight=numbers.max_in_flight_bindings)
+    core = CoreSettings(
+        max_in_flight=numbers.max_in_flight_bindings, group_earmark_seconds=settings.group_earmark_seconds
+    )
     return BinderSettings(
         core=core, keep_alive=numbers.binder_ack_wait / 3, evicts_partial_groups=settings.partial_groups == "evict"
     )

@@ -24,12 +24,21 @@ from berth.api.podgroups import Members
 from berth.cluster.failures import NodeFailureLog
 from berth.cluster.snapshot import Objects
 from berth.errors import DecodeError
-from berth.framework.events import Action, ClusterEvent, LiveDataUpdate, Resource, has_other_claims, pod_update_actions
+from berth.framework.events import (
+    EARMARK_ENDED,
+    Action,
+    ClusterEvent,
+    LiveDataUpdate,
+    Resource,
+    has_other_claims,
+    pod_update_actions,
+)
 from berth.framework.plugincalls import PluginFailure
 from berth.framework.profile import Profile
 from berth.framework.status import SUCCESS, Status
 from berth.kube.listwatch import Listed, ListedPart, ReflectorEvent, Undecodable
 from berth.messages.attempts import DecisionSummary, Outcome, Positions, Reason, watermark_key
+from berth.messages.earmarks import EARMARK, Earmark
 from berth.messages.livedata import FACTS, POD_FAILURES, LiveBucket, decode_failures
 from berth.messages.subjects import Attempt, Term, key
 from berth.plugins.additional.nodefailures import NodeFailures
@@ -72,6 +81,7 @@ from berth_watcher.mirror import (
     desired_entry,
 )
 from berth_watcher.queue.answers import RETRIED_FROM, QueueAnswers
+from berth_watcher.queue.earmarks import ShownEarmarks
 from berth_watcher.queue.groups import GroupEntry, GroupGate, QueuedGroup, Way
 from berth_watcher.queue.hints import QueueingHints, UnschedulablePods
 from berth_watcher.queue.queuedpod import (
@@ -174,6 +184,7 @@ class WatcherCore:
         self._late: list[tuple[QueuedGroup, Callable[[], None]]] = []
         self._failures = NodeFailureLog(end for profile in profiles.values() for end in failure_ends(profile))
         self._held_rooms = HeldRooms()
+        self._earmarks = ShownEarmarks(self._show_earmark)
         self._takeover = TakeoverState()
         self._running = False
         self._drain_read = -1  # sequence of the last entry read from the key drain
@@ -224,6 +235,8 @@ class WatcherCore:
                 self._steps += 1
         if self._late:
             self._end_delays()
+        if self._earmarks:
+            self._earmarks.end_due(now)
         if self._requeue.unchecked:
             for queued in self._requeue.helped():
                 effects += self._try_again(queued)
@@ -264,18 +277,11 @@ class WatcherCore:
         mark = self._watermarks.next_due(settled)
         if self._queue.has_stored(settled):
             return self._clock.now
-        timer = self._queue.next_due()
-        if (failures := self._failures.next_due()) is not None:
-            due = self._clock.now + failures - self._unix_seconds()
-            mark = due if mark is None else min(mark, due)
-        if self._late:
-            timer = min(
-                [
-                    *([] if timer is None else [timer]),
-                    *(each.broken_until if each.is_begun else self._clock.now for each, _ in self._late),
-                ]
-            )
-        return mark if timer is None else timer if mark is None else min(mark, timer)
+        late = (each.broken_until if each.is_begun else self._clock.now for each, _ in self._late)
+        failures = self._failures.next_due()
+        of_failures = None if failures is None else self._clock.now + failures - self._unix_seconds()
+        timers = (mark, of_failures, self._queue.next_due(), self._earmarks.due(), *late)
+        return min((each for each in timers if each is not None), default=None)
 
     def gather_seconds(self) -> float:
         return GATHER_SECONDS if self._running and self.waiting else 0.0
@@ -403,6 +409,13 @@ class WatcherCore:
             else:
                 helps()
 
+    def _show_earmark(self, profile: str, earmark: Earmark | None) -> None:
+        """Mirror a profile's earmark. Its end may help the pods that it kept out."""
+        desired = None if earmark is None else DesiredEntry(object=earmark)
+        number = self._mirror.set_desired(key(EARMARK, profile), desired)
+        if earmark is None:
+            self._requeue.on_cluster_event(EARMARK_ENDED, None, None, number)
+
     def _mirror_object(self, kind: str, name: str, thing: KubernetesObject | None) -> tuple[int, Sequence[Effect]]:
         """Mirror the object. Returns the change's number, and warnings about the object."""
         desired = desired_entry(thing)
@@ -495,6 +508,9 @@ class WatcherCore:
         state = self._takeover.former_state(queued.uid)
         if (last := self._takeover.last_decision(queued.uid)) is not None:
             self._held_rooms.decided(last.decision, queued.pod)
+            if last.decision.earmark is not None:
+                age = last.age_seconds + self._clock.now - self._takeover.streams_read_at
+                self._earmarks.decided(last.decision, last.time, self._clock.now, age)
         return [*self._attempts.restore(queued, state), *self._go_on_from(queued, state)]
 
     def _go_on_from(self, queued: QueuedPod, state: FormerState) -> Sequence[Effect]:
@@ -669,6 +685,8 @@ class WatcherCore:
 
     def _decide(self, event: DecisionReceived) -> Sequence[Effect]:
         decision = event.decision
+        if self._earmarks or decision.earmark is not None:
+            self._earmarks.decided(decision, event.time, self._clock.now)
         queued = self._queue.get(decision.uid)
         if self._held_rooms.rooms or self._held_rooms.deleted or decision.outcome is Outcome.WAITING:
             self._update_held_room(decision, queued)
@@ -792,9 +810,12 @@ class WatcherCore:
     # --- a group
 
     def _on_pod_group(self, change: ObjectChange) -> None:
-        if (form := form_of(change.new)) is not None:
+        form, former = form_of(change.new), form_of(change.old)
+        if self._earmarks:
+            self._earmarks.observe_group(former, form)
+        if form is not None:
             self._grouping.observe_group(form)
-        elif (former := form_of(change.old)) is not None:
+        elif former is not None:
             self._grouping.remove_group(former)
 
     def _review_groups(self) -> Sequence[Effect]:
@@ -803,6 +824,8 @@ class WatcherCore:
         while self._grouping.changed:
             for group, helps in self._grouping.take_changed().items():
                 effects += self._review(group, helps=helps)
+                if self._earmarks and group.way is not Way.TOGETHER:
+                    self._earmarks.end_of(group.key)
         for queued in self._grouping.take_left():
             effects += self._activate(queued)
         return effects

@@ -25,6 +25,7 @@ from berth.api.trimming import as_placed, smaller_forms
 from berth.bus.interface import Entry
 from berth.errors import DecodeError
 from berth.messages.attempts import WATERMARK, MirrorEntry, Watermark, decode_entry, encode_entry, encode_watermark
+from berth.messages.earmarks import Earmark
 from berth.messages.subjects import Term
 from berth_watcher.events import Effect, LookUpKey, PurgeKey, StepDown, Warn, WriteKey
 from berth_watcher.store import nominated_node, without_version
@@ -519,6 +520,8 @@ def trimmed(thing: KubernetesObject) -> KubernetesObject:
     """The parts of an object that plugins read, so that a heartbeat causes no write. A pod is bound or nominated."""
     if isinstance(thing, Pod):
         return _trimmed_pod(thing)
+    if isinstance(thing, Earmark):
+        return thing
     return without_version(thing)
 
 

@@ -11,17 +11,19 @@ from dataclasses import dataclass
 from typing import Final
 
 from berth.api.pod import Pod
-from berth.api.podgroups import PodGroup
+from berth.api.podgroups import Members, PodGroup
 from berth.api.trimming import without_whole
 from berth.cluster.podgroups import KINDS
 from berth.decoding import version_number
 from berth.framework.profile import Profile
 from berth.framework.status import Status
+from berth.groups.earmarks import plan_earmark
 from berth.groups.evictions import GroupEvictions, plan_evictions
 from berth.groups.question import GroupQuestion
 from berth.messages.attempts import Reason
 from berth.messages.subjects import Attempt
 from berth_binder.attempts.attempt import PluginSteps
+from berth_binder.attempts.earmarks import Earmarks
 from berth_binder.attempts.groupattempt import GroupAttempt
 from berth_binder.cache import Cache
 from berth_binder.decisions.groupcheck import GroupCheck, GroupPlacement, MembersNow, Reservations
@@ -86,12 +88,14 @@ class GroupExaminer:
         profiles: Mapping[str, Profile],
         group_check: GroupCheck,
         is_tried: Callable[[str], bool],
+        earmarks: Earmarks,
     ) -> None:
         """``is_tried``: whether the pod of this uid has an attempt."""
         self._cache = cache
         self._profiles = profiles
         self._check = group_check
         self._is_tried = is_tried
+        self._earmarks = earmarks
 
     def begin(self, group: GroupAttempt, now: float) -> Examination | Verdict | None:
         """The examination, or why there is none. None: the watch lacks what ``group.awaited`` has."""
@@ -177,15 +181,8 @@ class GroupExaminer:
         """Repeat the search for evictions on the newest state: none is made unless all that is needed fits with it."""
         ranked = group.latest.ranked
         members = self._cache.members_of(group.key)
-        question = GroupQuestion(
-            group=shown,
-            attempt=Attempt.parse(ranked.attempt),
-            members=[*pods.values()],
-            need=group.need,
-            bound=[pod.uid for pod in members.bound],
-        )
         found = yield from plan_evictions(
-            question,
+            _question(group, shown, members, [*pods.values()]),
             self._cache.snapshot,
             self._profiles[ranked.profile],
             priority=members.priority(shown),
@@ -193,3 +190,38 @@ class GroupExaminer:
             may_continue=lambda: False,
         )
         return conflict(Reason.VICTIMS, "no possible evictions help the group by now") if found is None else found
+
+    def for_earmark(self, group: GroupAttempt, verdict: Verdict, now: float) -> Examination | None:
+        """The search for nodes to earmark, after which the verdict stands; None: the group gets none now."""
+        shown, profile = self._cache.groups.get(group.key), group.latest.ranked.profile
+        if shown is None or not self._earmarks.is_due(shown, profile, verdict, now):
+            return None
+        run = self._earmarking(group, shown, verdict, now)
+        return Examination(group, {}, ReservedSteps(self._cache, self._profiles[profile]), run)
+
+    def _earmarking(
+        self, group: GroupAttempt, shown: PodGroup, verdict: Verdict, now: float
+    ) -> Generator[None, None, Found]:
+        members, profile = self._cache.members_of(group.key), group.latest.ranked.profile
+        group.need, found = members.wanted(shown), None
+        if 0 < group.need <= len(members.pending) and members.profiles == [profile]:
+            found = yield from plan_earmark(
+                _question(group, shown, members, [*map(without_whole, members.pending)]),
+                self._cache.snapshot,
+                self._profiles[profile],
+                priority=members.priority(shown),
+                groups=self._cache.groups.known,
+                may_continue=lambda: False,
+            )
+        self._earmarks.give(shown, profile, members, found, now)
+        return verdict
+
+
+def _question(group: GroupAttempt, shown: PodGroup, members: Members, pods: list[Pod]) -> GroupQuestion:
+    return GroupQuestion(
+        group=shown,
+        attempt=Attempt.parse(group.latest.ranked.attempt),
+        members=pods,
+        need=group.need,
+        bound=[pod.uid for pod in members.bound],
+    )

@@ -28,6 +28,7 @@ from berth_binder.attempts.attempt import (
     PluginSteps,
     settles,
 )
+from berth_binder.attempts.earmarks import Earmarks
 from berth_binder.attempts.groupattempt import GroupAttempt, GroupPhase
 from berth_binder.attempts.groupexamination import WATCH_SECONDS, Examination, Found, GroupExaminer
 from berth_binder.cache import Cache
@@ -101,8 +102,13 @@ class GroupBinding:
         self._calls = calls
         self._check = check
         self._group_check = GroupCheck(cache=cache, profiles=profiles)
+        self.earmarks = Earmarks(cache, settings.group_earmark_seconds)
         self._examiner = GroupExaminer(
-            cache=cache, profiles=profiles, group_check=self._group_check, is_tried=calls.is_tried
+            cache=cache,
+            profiles=profiles,
+            group_check=self._group_check,
+            is_tried=calls.is_tried,
+            earmarks=self.earmarks,
         )
         self._decided = decided
         self._settings = settings
@@ -142,7 +148,8 @@ class GroupBinding:
         return bool(self._examination or self._to_examine) and not self.is_closed
 
     def due(self) -> float | None:
-        return min((group.due for group in self._paused.values()), default=None)
+        ends = self.earmarks.due()
+        return min((*(group.due for group in self._paused.values()), *([] if ends is None else [ends])), default=None)
 
     def end_pauses(self, now: float) -> None:
         for group in [each for each in self._paused.values() if each.due <= now]:
@@ -169,7 +176,7 @@ class GroupBinding:
                 effects += self._guard(group, lambda: self._begin_examination(group, now), now)
             elif self._examination is not None:
                 examination = self._examination
-                effects += self._guard(examination.group, lambda: self._go_on_with(examination), now)
+                effects += self._guard(examination.group, lambda: self._go_on_with(examination, now), now)
         if self._stepping and len(self.in_flight) < self._most_in_flight:
             effects += self._step_of_member(now)
         return effects
@@ -233,9 +240,9 @@ class GroupBinding:
             self._pause(group, group.began + WATCH_SECONDS)
             return effects
         if isinstance(begun, Verdict):
-            return [*effects, *self._fail(group, begun)]
+            return [*effects, *self._fail_in_vain(group, begun, now)]
         self._examination = begun
-        return [*effects, *self._go_on_with(begun)]
+        return [*effects, *self._go_on_with(begun, now)]
 
     def _decide_bound_members(self, group: GroupAttempt) -> list[Effect]:
         """A former binder may have ended after the last answer: members that are bound get their Decision first."""
@@ -255,20 +262,25 @@ class GroupBinding:
         group.phase, group.due = GroupPhase.AWAITING, due
         self._paused[group.uid] = group
 
-    def _go_on_with(self, examination: Examination) -> list[Effect]:
+    def _go_on_with(self, examination: Examination, now: float) -> list[Effect]:
         found = examination.go_on()
         if found is None:
             return []
         self._examination = None
-        return self._examined(examination, found)
+        return self._examined(examination, found, now)
 
-    def _examined(self, examination: Examination, found: Found) -> list[Effect]:
+    def _examined(self, examination: Examination, found: Found, now: float) -> list[Effect]:
         group = examination.group
         if isinstance(found, Verdict):
-            return self._fail(group, found)
+            return self._fail_in_vain(group, found, now)
         if isinstance(found, GroupEvictions):
             return self._evict(group, found, examination.pods)
         return self._prepare(group, found, examination)
+
+    def _fail_in_vain(self, group: GroupAttempt, verdict: Verdict, now: float) -> list[Effect]:
+        """Nothing of it is assumed. If it has waited long for room, find nodes to earmark before its Decision."""
+        self._examination = self._examiner.for_earmark(group, verdict, now)
+        return self._fail(group, verdict) if self._examination is None else []
 
     def _prepare(self, group: GroupAttempt, placement: GroupPlacement, examination: Examination) -> list[Effect]:
         of_class = {member.uid: member.of_class for member in group.latest.ranked.plan.members}
@@ -524,6 +536,8 @@ class GroupBinding:
         if group.members or group.publishing or group.phase not in _ENDING:
             return []
         verdict = self._final_verdict(group)
+        if verdict.outcome is Outcome.BOUND:
+            self.earmarks.bound(group.uid)
         group.phase = GroupPhase.DECIDING
         group.decision, group.decided = self._decision(group, verdict), group.latest
         return [PublishDecision(decision=group.decision, held=group.latest, dead_letter=group.has_dead_letter)]
@@ -600,6 +614,7 @@ class GroupBinding:
             config=self._config,
             resource_versions=self._cache.newest_resource_versions() if is_conflict else {},
             repeat=group.repeats - 1 if verdict.outcome is Outcome.WAITING else 0,
+            earmark=self.earmarks.of(group.uid),
         )
 
     def _guard(self, group: GroupAttempt, step: Callable[[], list[Effect]], now: float) -> list[Effect]:

@@ -8,6 +8,7 @@ What the binder's own cache says of group and pods counts, never what a message 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -189,6 +190,7 @@ class _Examining:
         self._need = need
         topology = group.topology
         self._domain = (topology.key, plan.domain) if topology is not None and topology.required else None
+        self._is_begun = bool(cache.members_of(group.key).bound)
         self._touched: set[str] | None = set()  # nodes; None for all
 
     @property
@@ -303,7 +305,9 @@ class _Examining:
     def _status(self, pod: Pod, node: str, *, has_room: bool = False) -> Status:
         if self._domain is not None and not self._is_in_domain(node):
             return Status.unresolvable(f"node(s) have no longer {self._domain[0]}={self._domain[1]}")
-        status = check(pod, node, self._cache.snapshot, self._profile, has_room=has_room)
+        # The rest of a begun group is no newcomer.
+        with self._cache.snapshot.without_earmarks() if self._is_begun else nullcontext():
+            status = check(pod, node, self._cache.snapshot, self._profile, has_room=has_room)
         if status.code is Code.ERROR:
             raise RecheckError(f"checking {pod.key!r} on {node!r}: {status.plugin}: {', '.join(status.reasons)}")
         return status

@@ -1,7 +1,8 @@
 """What is said of groups between their attempts, for people and autoscalers.
 
 A closed gate says what is missing: the watcher keeps the pods back and may not write to the API server. A group that is
-bound in part for longer than its timeout is reported. A whole one of ``scheduling.k8s.io`` gets its condition.
+bound in part for longer than its timeout is reported, and one that gets nodes earmarked. A whole one of
+``scheduling.k8s.io`` gets its condition.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ from berth.api.podgroups import (
 )
 from berth.api.resources import pod_requests
 from berth.cluster.podgroups import STRUCTS
+from berth.messages.earmarks import EARMARK_SECONDS
 from berth_binder.cache import Cache
-from berth_binder.decisions.partialgroups import PartialGroups, lacking
+from berth_binder.decisions.groupverdict import earmarked_text
+from berth_binder.decisions.partialgroups import NAMED, PartialGroups, lacking
 from berth_binder.events import GroupReport, GroupState
 
 # Members come in batches: a gate says what is missing so long after it has closed, or changed.
@@ -39,6 +42,7 @@ class GroupReports:
         self.partial = PartialGroups(cache)
         self._changed: set[GroupKey] = set(cache.groups.named)
         self._gated: dict[GroupKey, float] = {}  # when a gate is to be reported, monotonic
+        self._earmarked: set[str] = set()  # uids of groups whose earmark was reported
         self._whole: dict[GroupKey, float] = {}  # when a condition is to be written, unless the watch shows it
         cache.groups.notify(self._changed.add)
 
@@ -63,6 +67,7 @@ class GroupReports:
                 yield GroupReport(
                     GroupState.PARTIAL, group, members.pending, lacking(group, members), was_whole=was_whole
                 )
+        yield from self._newly_earmarked()
         for key in _due(self._whole, now):
             group = self._cache.groups.get(key)
             if group is None or self._shows_condition(group):
@@ -70,6 +75,16 @@ class GroupReports:
             else:
                 self._whole[key] = now + CONDITION_SECONDS
                 yield GroupReport(GroupState.WHOLE, group, [])
+
+    def _newly_earmarked(self) -> Iterator[GroupReport]:
+        earmarks = self._cache.snapshot.earmarks.values()
+        for earmark in earmarks:
+            if earmark.uid not in self._earmarked:
+                named = f"{', '.join(earmark.nodes[:NAMED])}{', ...' if len(earmark.nodes) > NAMED else ''}"
+                message = f"has waited long: {earmarked_text(earmark)} for {EARMARK_SECONDS // 60} minutes: {named}"
+                members = self._cache.members_of(earmark.group)
+                yield GroupReport(GroupState.EARMARKED, self._cache.groups.get(earmark.group), members.pending, message)
+        self._earmarked = {earmark.uid for earmark in earmarks}
 
     def _look_at(self, key: GroupKey, now: float) -> None:
         group, members = self._cache.groups.get(key), self._cache.members_of(key)

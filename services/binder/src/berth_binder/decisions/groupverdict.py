@@ -17,6 +17,7 @@ from berth.messages.attempts import (
     Reason,
     within_bounds,
 )
+from berth.messages.earmarks import Earmark
 from berth.messages.groupattempts import GroupRanked, subject_name
 from berth.messages.subjects import Attempt, Epoch
 from berth_binder.decisions.verdict import Verdict, failed
@@ -73,6 +74,12 @@ def verdict_after_binding(bound: int, members: Members, group: PodGroup, others:
     return error or next(iter(others), conflict(Reason.CHANGED, "its members have changed or are gone"))
 
 
+def earmarked_text(earmark: Earmark) -> str:
+    """Without a time: an unchanged text writes no other condition."""
+    count = len(earmark.nodes)
+    return f"{count} node{'s are' if count > 1 else ' is'} earmarked for it"
+
+
 def changed_members(ready: int, need: int) -> Verdict:
     message = f"{ready} members are as they were planned, and {need} are needed together"
     return conflict(Reason.CHANGED, message)
@@ -105,9 +112,12 @@ def group_decision(  # noqa: PLR0913 - the explanation of a verdict comes from s
     config: str,
     resource_versions: dict[str, str],
     repeat: int,
+    earmark: Earmark | None,
 ) -> Decision:
     """The Decision on the group: on its own subject, by the PodGroup's uid."""
-    plan = ranked.plan
+    plan, message = ranked.plan, verdict.message
+    if earmark is not None:
+        message = "; ".join(filter(None, (message, earmarked_text(earmark))))
     rejections = list(verdict.rejections) or [each for found in plan.classes for each in found.rejections]
     blockers = list(verdict.blockers) or sorted({each.plugin for each in rejections if each.plugin})
     result = GroupResult(
@@ -131,7 +141,7 @@ def group_decision(  # noqa: PLR0913 - the explanation of a verdict comes from s
         rejections=rejections,
         blockers=blockers,
         preemption=verdict.preemption,
-        message=verdict.message,
+        message=message,
         epoch=epoch,
         outcome=verdict.outcome,
         namespace=ranked.group.namespace,
@@ -142,6 +152,7 @@ def group_decision(  # noqa: PLR0913 - the explanation of a verdict comes from s
         resource_versions=resource_versions,
         plan_seconds=ranked.seconds,
         group=result,
+        earmark=earmark,
     )
     return within_bounds(decision)
 

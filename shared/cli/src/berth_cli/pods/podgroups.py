@@ -26,6 +26,7 @@ from berth.bus.interface import Session
 from berth.bus.topology import DECISIONS
 from berth.cluster.snapshot import Snapshot
 from berth.messages.attempts import ClassResult, Decision, GroupResult, decode
+from berth.messages.earmarks import Earmark
 from berth.messages.groupattempts import group_named, subject_name
 from berth.messages.queue import QueueAnswer, QueuedPodDetail, WaitingPod
 from berth_cli.mirror import open_mirror
@@ -40,6 +41,7 @@ PARTIAL: Final = "partly bound"
 EMPTY: Final = "no pods"
 
 _MOST_MEMBERS: Final = 20  # members without --all
+_MOST_NODES: Final = 8  # earmarked nodes that are named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +58,8 @@ class GroupSummary:
     """A PodGroup, or one that pods name and that does not exist (``group`` is None).
 
     ``row``: its entry in the watcher's queue. ``waiting``: the pods that wait with it; ``placed``: by pod, its node;
-    ``last_bound_at``: when the last of these was bound, in Unix seconds.
+    ``last_bound_at``: when the last of these was bound, in Unix seconds; ``earmark``: the
+    nodes that are kept for it.
     """
 
     key: GroupKey
@@ -65,6 +68,7 @@ class GroupSummary:
     placed: dict[str, str] = field(default_factory=dict)
     waiting: list[WaitingPod] = field(default_factory=list)
     last_bound_at: float = 0.0
+    earmark: Earmark | None = None
 
     @property
     def minimum(self) -> int:
@@ -115,6 +119,7 @@ class GroupSummary:
             "since": self.since,
             "message": self.message,
             "topology_key": topology.key if topology is not None else "",
+            "earmark": self.earmark,
             "members": [{"pod": each.pod, "node": each.node, "message": each.message} for each in self.members()],
         }
 
@@ -137,6 +142,9 @@ def groups_of(snapshot: Snapshot, namespace: str = "") -> dict[GroupKey, GroupSu
     forms = [*map(of_coscheduling, snapshot.objects(CoschedulingPodGroup))]
     forms += map(of_upstream, snapshot.objects(UpstreamPodGroup))
     found = {form.key: GroupSummary(key=form.key, group=form) for form in forms if namespace in {"", form.namespace}}
+    for earmark in snapshot.earmarks.values():
+        if earmark.group in found:
+            found[earmark.group].earmark = earmark
     for row in range(snapshot.size):
         node = snapshot.node_at(row)
         for placed in snapshot.placed_on_row(row):
@@ -263,6 +271,8 @@ def explained_sentences(explained: ExplainedGroup) -> Iterator[str]:
     else:
         yield _headline(summary)
         yield _counts(summary)
+    if summary.earmark is not None:
+        yield _earmarked(summary.earmark)
     if decision is not None and explained.at is not None:
         yield _decided(decision, explained.at, explained.now, has_reason=explained.detail is None)
 
@@ -278,6 +288,11 @@ def _counts(summary: GroupSummary) -> str:
     return (
         f"PodGroup of {summary.key.dialect.value}{minimum}, {len(summary.placed)} bound, {len(summary.waiting)} waiting"
     )
+
+
+def _earmarked(earmark: Earmark) -> str:
+    nodes = f"{', '.join(earmark.nodes[:_MOST_NODES])}{', ...' if len(earmark.nodes) > _MOST_NODES else ''}"
+    return f"pods of priority {earmark.priority} and below are kept off {nodes} for it until {earmark.until}"
 
 
 def _decided(decision: Decision, at: datetime, now: datetime, *, has_reason: bool) -> str:

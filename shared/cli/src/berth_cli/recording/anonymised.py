@@ -45,6 +45,7 @@ from berth.messages.attempts import (
     encode_entry,
     encode_watermark,
 )
+from berth.messages.earmarks import EARMARK, FILTER, Earmark
 from berth.messages.groupattempts import GroupPending, GroupRanked, decode_group
 from berth.messages.livedata import decode_sample, encode_sample
 from berth.messages.subjects import PodSubject, key, parse_key
@@ -61,7 +62,8 @@ _STREAMS: Final[Mapping[Source, type[Message]]] = {PENDING: Pending, RANKED: Ran
 _OF_QUANTITIES: Final = (DeviceCapacity, CapacityRequestPolicy, CapacityRange, Counter)
 _RATES: Final = frozenset({INGRESS_ANNOTATION, EGRESS_ANNOTATION, LINK_CAPACITY_ANNOTATION})
 _DECODERS: Final[Mapping[str, msgspec.json.Decoder[Any]]] = {
-    kind.name: msgspec.json.Decoder(kind.struct) for kind in WATCHED_KINDS
+    **{kind.name: msgspec.json.Decoder(kind.struct) for kind in WATCHED_KINDS},
+    EARMARK: msgspec.json.Decoder(Earmark),
 }
 
 
@@ -268,7 +270,7 @@ _AMOUNTS: Final = frozenset({"podBandwidth", "capacity"})
 
 
 def _plugin_names(document: Mapping[str, Any]) -> list[str]:
-    return [
+    return [FILTER] + [
         str(ref["name"])
         for profile in document["profiles"]
         for ref in (
@@ -293,7 +295,7 @@ def _by_field(mask: Mask) -> Mapping[str, Callable[[str], str]]:
         mask.value: "labels match_labels node_selector selector values value domain",
         mask.text: "message reason error details queue stage note problems",
         mask.time: "creation_timestamp deletion_timestamp start_time last_transition_time bound_at disrupted_pods "
-        "allocation_timestamp created",
+        "allocation_timestamp created until",
         mask.quantity: "requests min_resources limits overhead allocatable capacity maximum_volume_size "
         "consumed_capacity",
         mask.expression: "expression",

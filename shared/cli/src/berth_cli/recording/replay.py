@@ -136,12 +136,16 @@ class Replay:
         """Repeat the next ranking of its scorer; afterwards it counts in that scorer's view."""
         message = ranking.message
         scorer = self.view_of(message.scorer)
+        self._make_begun_after(message.scorer, "", scorer)
         made = self._made.pop(ranking.sequence, None) or self._make(ranking, scorer)
         scorer.count(ranking)
-        # While a plan was made, its scorer went on: it saw the cluster as it was at its begin.
-        for planned in self._begun.pop((message.scorer, message.attempt), ()):
-            self._made[planned.sequence] = self._make(planned, scorer)
+        self._make_begun_after(message.scorer, message.attempt, scorer)
         return made
+
+    def _make_begun_after(self, scorer: str, attempt: str, view: ScorersView) -> None:
+        """While a plan was made, its scorer went on: it saw the cluster as it was at its begin."""
+        for planned in self._begun.pop((scorer, attempt), ()):
+            self._made[planned.sequence] = self._make(planned, view)
 
     def _make(self, ranking: RecordedRanking, scorer: ScorersView) -> Replayed:
         scorer.advance(ranking)

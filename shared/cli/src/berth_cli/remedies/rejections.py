@@ -18,12 +18,13 @@ from berth.api.podlimits import refusal
 from berth.cluster.nodes import Mask, Nodes, RejectedNodes, RowIndex
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import any_feasible_node
-from berth.framework.filtering import pre_filter
+from berth.framework.filtering import earmarked_rows, pre_filter
 from berth.framework.interface import FilterPlugin, RemedyPlugin, RemedySentence
 from berth.framework.plugincalls import PluginFailure, run_filter_on_all, run_remedy, run_remedy_by_reason
 from berth.framework.profile import Profile
 from berth.framework.status import Code, CycleState, Verdicts
 from berth.messages.attempts import Rejection
+from berth.messages.earmarks import FILTER
 from berth.plugins import nodeunschedulable, tainttoleration
 from berth_cli.remedies.remedy import Remedy
 from berth_cli.rendering import natural
@@ -132,6 +133,8 @@ def _rejections_of(pod: Pod, snapshot: Snapshot, profile: Profile) -> _Rejection
         return None
     rejected: dict[str, Mask] = {name: np.not_equal(verdict.codes, 0) for name, verdict in verdicts.items()}
     rejected |= errors
+    for _, earmarked in earmarked_rows(pod, snapshot):
+        rejected[FILTER] = np.isin(rows, earmarked) | rejected.get(FILTER, np.zeros(len(rows), dtype=np.bool_))
     cordoned = rejected.get(nodeunschedulable.NAME)
     if cordoned is not None and tainttoleration.NAME in rejected:
         # One obstacle: Kubernetes taints a cordoned node, and removes the taint when the node is uncordoned.

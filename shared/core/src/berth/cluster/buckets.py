@@ -19,6 +19,7 @@ from berth.cluster.livedata import LiveData
 from berth.cluster.snapshot import Snapshot
 from berth.decoding import decoding
 from berth.messages.attempts import MirrorEntry, decode_entry, decode_watermark
+from berth.messages.earmarks import EARMARK, Earmark
 from berth.messages.livedata import BANDWIDTH, FACTS, LiveSource, NodeSample, decode_fact, decode_sample
 from berth.messages.subjects import parse_key
 
@@ -67,11 +68,13 @@ class MirroredSnapshot:
         self._nodes = msgspec.json.Decoder(Node)
         self._pods = msgspec.json.Decoder(Pod)
         self._namespaces = msgspec.json.Decoder(Namespace)
+        self._earmarks = msgspec.json.Decoder(Earmark)
         self._decoders = {name: msgspec.json.Decoder(kind.struct) for name, kind in PLUGIN_KINDS.items()}
         self._setters: Mapping[str, Callable[[MirrorEntry], MirrorEvent]] = {
             "node": self._set_node,
             "pod": self._set_pod,
             "namespace": self._set_namespace,
+            EARMARK: self._set_earmark,
         }
 
     def apply(self, key: str, data: bytes | None) -> MirrorEvent:
@@ -103,6 +106,8 @@ class MirroredSnapshot:
             self.snapshot.remove_pod(name)
             self.snapshot.end_nomination(name)
             return PodRemoved(uid=name)
+        elif kind == EARMARK:
+            self.snapshot.earmarks = {key: each for key, each in self.snapshot.earmarks.items() if key != name}
         elif kind in PLUGIN_KINDS:
             self.snapshot.objects(PLUGIN_KINDS[kind].struct).remove(name)
         return ObjectChanged(kind=kind)
@@ -114,6 +119,11 @@ class MirroredSnapshot:
     def _set_namespace(self, entry: MirrorEntry) -> MirrorEvent:
         self.snapshot.set_namespace(self._namespaces.decode(entry.object))
         return ObjectChanged(kind="namespace")
+
+    def _set_earmark(self, entry: MirrorEntry) -> MirrorEvent:
+        earmark = self._earmarks.decode(entry.object)
+        self.snapshot.earmarks = {**self.snapshot.earmarks, earmark.profile: earmark}
+        return ObjectChanged(kind=EARMARK)
 
     def _set_object(self, kind: str, name: str, entry: MirrorEntry) -> MirrorEvent:
         obj = self._decoders[kind].decode(entry.object)

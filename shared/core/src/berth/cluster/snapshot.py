@@ -37,6 +37,7 @@ from berth.cluster.pods import (
     has_source,
 )
 from berth.cluster.topologycounts import LabelGroups
+from berth.messages.earmarks import Earmark
 
 
 class NamedObject(Protocol):
@@ -232,6 +233,7 @@ class Snapshot:
         self._unchecked: set[int] = set()  # rows reported since their node changed
         self._objects: dict[type[Any], Objects[Any]] = {}
         self._derived: dict[Hashable, Any] = {}
+        self.earmarks: Mapping[str, Earmark] = {}  # by profile; replaced as a whole
 
     def copied(self) -> Snapshot:
         """A copy that changes apart from this one.
@@ -252,8 +254,18 @@ class Snapshot:
         copy._nominated = self._nominated.copy()
         copy._nominated_to = {node: pods.copy() for node, pods in self._nominated_to.items()}
         copy._namespaces, copy._unchecked = self._namespaces.copy(), self._unchecked.copy()
+        copy.earmarks = self.earmarks
         copy._objects = {kind: objects.copied() for kind, objects in self._objects.items()}
         return copy
+
+    @contextmanager
+    def without_earmarks(self) -> Iterator[None]:
+        """As if no nodes were earmarked."""
+        before, self.earmarks = self.earmarks, {}
+        try:
+            yield
+        finally:
+            self.earmarks = before
 
     # Events
 

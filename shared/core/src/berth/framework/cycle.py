@@ -26,6 +26,7 @@ from berth.framework.filtering import (
     FeasibleNodes,
     PreFiltered,
     checked,
+    earmark_on,
     filter_node,
     filter_node_with,
     nominated_pods,
@@ -196,8 +197,8 @@ def check_in_turn(
 ) -> list[Status]:
     """Run all filters on one node after the other, in one cycle, until one passes or a plugin fails.
 
-    A placed pod does not count against itself. Nominated pods count too, unless the pod ``has_room`` there already: the
-    others were nominated beside it. Of each node looked at: success, the first filter's rejection, or an error that
+    A placed pod does not count against itself. Nominated pods and earmarks count too, unless the pod ``has_room`` there
+    already: they came after it. Of each node looked at: success, the first filter's rejection, or an error that
     names the failed plugin.
     """
     problems = snapshot.class_of(pod).requests.problems
@@ -478,6 +479,8 @@ def _check(  # noqa: PLR0913 - the parts of one cycle, and the node
         return found.rejection
     if found.nodes is not None and node not in found.nodes:
         return found.status_of_other_nodes()
+    if snapshot.earmarks and not has_room and not (kept_out := earmark_on(pod, node, snapshot)).is_success:
+        return kept_out
 
     def status() -> Status:
         nominated = () if has_room else nominated_pods(pod, info)

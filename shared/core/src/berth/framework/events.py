@@ -47,6 +47,7 @@ class Resource(StrEnum):
     RESOURCE_SLICE = "ResourceSlice"
     DEVICE_CLASS = "DeviceClass"
     POD_GROUP = "PodGroup"
+    EARMARK = "earmark"  # nodes kept for a group: DELETE when it ends, or has other nodes
     NOMINATION = "nomination"  # a pod's nominated node: DELETE when the nomination ends
     BANDWIDTH = "bandwidth"  # live traffic of a node
     FACTS = "facts"  # external data that a plugin reads
@@ -136,6 +137,10 @@ class EventHint:
     # None: the hint may read anything of the pod, so it is called for each pod.
     key: PodKey | None = None
     index: Callable[[], HintIndex] | None = None  # makes the index of one profile's pods
+
+
+# An earmark ends, or has other nodes.
+EARMARK_ENDED: Final = ClusterEvent(Resource.EARMARK, Action.DELETE)
 
 
 def was_placed(_: Pod, old: object, __: object) -> bool:

@@ -1,11 +1,12 @@
 """PreFilter, and Filter on one node or on all nodes at once.
 
-Nodes with nominated pods are filtered with and without them.
+Nodes with nominated pods are filtered with and without them. Earmarked nodes are closed to newcomers: no profile lists
+that filter, and none can leave it out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -14,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from berth.api.pod import Pod, priority_of
-from berth.cluster.nodes import NodeInfo, Nodes, node_info
+from berth.cluster.nodes import NodeInfo, Nodes, RowIndex, node_info
 from berth.cluster.snapshot import Snapshot
 from berth.framework.interface import FilterPlugin, PreFilterExtensions, PreFilterResult
 from berth.framework.plugincalls import (
@@ -27,6 +28,7 @@ from berth.framework.plugincalls import (
 )
 from berth.framework.profile import Profile
 from berth.framework.status import SUCCESS, CachedVerdicts, Code, Codes, CycleState, Diagnosis, Mask, Status
+from berth.messages.earmarks import FILTER, Earmark
 
 # Nominated pods counted per node, even if it allows fewer pods: the kubelet's default limit.
 LEAST_COUNTED: Final = 110
@@ -163,6 +165,29 @@ def nominated_pods(pod: Pod, node: NodeInfo) -> list[Pod]:
     return list(islice(counted, min(max(node.allowed_pods, LEAST_COUNTED), MOST_COUNTED)))
 
 
+def earmark_on(pod: Pod, node: str, snapshot: Snapshot) -> Status:
+    """Whether an earmark keeps the pod off the node (ADR 74). Its nominated node is held for it already."""
+    for earmark in snapshot.earmarks.values():
+        if node in earmark.nodes and earmark.keeps_out(pod) and node != pod.status.nominated_node_name:
+            return _earmarked(earmark)
+    return SUCCESS
+
+
+def earmarked_rows(pod: Pod, snapshot: Snapshot) -> Iterator[tuple[Status, RowIndex]]:
+    """The rows that each earmark keeps the pod off."""
+    for earmark in snapshot.earmarks.values():
+        if earmark.keeps_out(pod):
+            names = (name for name in earmark.nodes if name != pod.status.nominated_node_name)
+            rows = [row for name in names if (row := snapshot.rows.of(name)) is not None]
+            yield _earmarked(earmark), np.array(rows, dtype=np.intp)
+
+
+def _earmarked(earmark: Earmark) -> Status:
+    # Evicting pods there helps no pod that is kept out, so that none is evicted for it.
+    reason = f"node(s) are earmarked for group {earmark.group}"
+    return Status(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, (reason,), FILTER)
+
+
 class FeasibleNodes:
     """Runs the filters of one cycle. ``mask``: bool[rows], the feasible nodes, after ``find``.
 
@@ -181,6 +206,7 @@ class FeasibleNodes:
         self._filters = [f for f in profile.filters if f.name not in found.skipped]
         self._diagnosis: Diagnosis | None = None
         self._nominated: dict[int, Status] = {}
+        self._earmarked = [*earmarked_rows(pod, snapshot)] if snapshot.earmarks else []
         self.mask: Mask = np.zeros(0, dtype=np.bool_)
 
     def find(self) -> None:
@@ -192,6 +218,8 @@ class FeasibleNodes:
         if self._all_cached():
             # Only nodes that fit without nominated pods, which on a full cluster with a thousand nominations are few.
             self.mask = self._cached.fits[: self._snapshot.size].copy()
+            for _, rows in self._earmarked:
+                self.mask[rows] = False
             self.mask[list(self._rejected_with_nominated_pods(self.mask))] = False
         else:
             self._run_filters()
@@ -214,6 +242,10 @@ class FeasibleNodes:
         # Each filter runs on the nodes that the filters before it accepted.
         self._diagnosis = diagnosis = Diagnosis(self._snapshot.node_count)
         remaining = self._snapshot.columns.exists[: self._snapshot.size].copy()
+        for status, rows in self._earmarked:
+            left = rows[remaining[rows]]
+            diagnosis.add(status, left)
+            remaining[left] = False
         self._nominated = self._rejected_with_nominated_pods(remaining)
         self._reject_other_nodes(remaining, diagnosis)
         self._reject_for_nominated_pods(remaining, diagnosis)

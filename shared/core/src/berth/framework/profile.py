@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from berth.api.config.types import PluginRef, Point
 from berth.api.pod import Pod
 from berth.cluster.nodes import Mask, RowIndex
 from berth.cluster.pods import TRAITS_OF_CLASS, TRAITS_OF_NODES, Trait
-from berth.framework.events import EventHint
+from berth.framework.events import EARMARK_ENDED, Action, ClusterEvent, EventHint, Resource, nothing
 from berth.framework.extending import EXTENDER, binds, is_interested
 from berth.framework.interface import (
     MAX_SCORE,
@@ -54,6 +54,7 @@ from berth.framework.interface import (
     ScorePlugin,
     SpreadingPlugin,
 )
+from berth.messages.earmarks import FILTER
 from berth.messages.livedata import LiveSource
 
 # kube-scheduler's minFeasibleNodesToFind: fewer nodes leave too little choice.
@@ -95,6 +96,18 @@ class NodeSearch:
 
 
 P = TypeVar("P", bound=Plugin)
+
+
+class GroupEarmark(EnqueueExtensions):
+    """Registers the events that may help a pod which an earmark keeps out. In every profile, since its filter is."""
+
+    name: ClassVar[str] = FILTER
+
+    def events(self) -> Sequence[EventHint]:
+        return (
+            EventHint(EARMARK_ENDED, key=nothing),
+            EventHint(ClusterEvent(Resource.NODE, Action.ADD), key=nothing),
+        )
 
 
 class ServiceName(StrEnum):
@@ -223,7 +236,8 @@ class Profile:
         self._compare_scores()
 
     def _find_events(self) -> None:
-        rejecting = (*self.pre_enqueues, *self.pre_filters, *self.filters, *self.reserves, *self.permits)
+        called = (*self.pre_enqueues, *self.pre_filters, *self.filters, *self.reserves, *self.permits)
+        rejecting: tuple[Plugin, ...] = (*called, GroupEarmark())
         self.requeueing = {p.name: p for p in rejecting}
         self.event_hints = {p.name: p.events() if isinstance(p, EnqueueExtensions) else None for p in rejecting}
         if any(extender.filters for extender in self.extenders):

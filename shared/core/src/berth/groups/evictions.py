@@ -89,7 +89,7 @@ def plan_evictions(  # noqa: PLR0913 - the question, the cluster, and the clock
     copy = snapshot.copied()
     for uid in absent:
         copy.remove_pod(uid)
-    dry_run = _DryRun(question, copy, profile.of_plans, priority, groups)
+    dry_run = GroupDryRun(question, copy, profile.of_plans, priority, groups)
     try:
         for _ in dry_run.run():
             if not may_continue():
@@ -144,7 +144,9 @@ def _single(placed: PlacedPod, *, breaks_group: bool) -> Unit:
     return Unit(pods=(placed,), priority=priority_of(pod), breaks_group=breaks_group, created=created)
 
 
-class _DryRun:
+class GroupDryRun:
+    """Takes units of lower priority out of a Snapshot that is its own."""
+
     def __init__(
         self,
         question: GroupQuestion,
@@ -167,21 +169,31 @@ class _DryRun:
         Raises:
             MemberError: a member cannot be ranked.
         """
+        found = yield from self.plan()
+        if found is not None:
+            yield from self._give_back(found)
+
+    def plan(self) -> Generator[None, None, GroupPlan | None]:
+        """The plan with as few of the least important units out as a bisection finds; None if all are too few.
+
+        Raises:
+            MemberError: a member cannot be ranked.
+        """
+        if self._question.bound:
+            self._snapshot.earmarks = {}  # the rest of a begun group is no newcomer
         for placed in [each for row in range(self._snapshot.size) for each in self._snapshot.placed_on_row(row)]:
             if placed.pod.metadata.deletion_timestamp is not None:
                 self._snapshot.remove_pod(placed.pod.uid)
         low, high = 0, len(self._units)
         if (yield from self._plan_without(high)) is None:
-            return
+            return None
         while low < high:
             middle = (low + high) // 2
             if (yield from self._plan_without(middle)) is None:
                 low = middle + 1
             else:
                 high = middle
-        found = yield from self._plan_without(high)
-        if found is not None:
-            yield from self._give_back(found)
+        return (yield from self._plan_without(high))
 
     def _plan_without(self, count: int) -> Generator[None, None, GroupPlan | None]:
         yield from self._take_out(count)

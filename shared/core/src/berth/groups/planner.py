@@ -51,6 +51,8 @@ def plan(
     """
     workspace = Workspace(snapshot, profile.of_plans, question.attempt)
     workspace.begin(question.members)
+    if question.bound and snapshot.earmarks:
+        workspace.lift_earmarks()
     planner = Planner(question, workspace)
     may_detach = not claims_devices(question, snapshot)
     try:

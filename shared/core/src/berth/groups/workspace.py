@@ -8,7 +8,7 @@ are ranked one by one, by the ordinary cycle.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -38,6 +38,7 @@ from berth.framework.plugincalls import (
 )
 from berth.framework.profile import Profile, WeightedScore
 from berth.framework.scoring import best_first, order_keys, score, seeded_hashes
+from berth.messages.earmarks import Earmark
 from berth.messages.subjects import Attempt
 
 T = TypeVar("T")
@@ -75,6 +76,7 @@ class Workspace:
     placed: list[PlacedMember] = field(default_factory=list)
     is_detached: bool = False
     _before: list[tuple[PlacedPod, str]] = field(default_factory=list)  # members that were placed at the start
+    _earmarks: Mapping[str, Earmark] = field(default_factory=dict)  # that do not count for the group
 
     def begin(self, members: Iterable[Pod]) -> None:
         """Take off the members that are placed: bound ones of which the message does not know."""
@@ -83,6 +85,10 @@ class Workspace:
             if placed is not None and node is not None:
                 self._before.append((placed, node))
                 self.snapshot.remove_pod(pod.uid)
+
+    def lift_earmarks(self) -> None:
+        """The rest of a begun group is no newcomer."""
+        self._earmarks, self.snapshot.earmarks = self.snapshot.earmarks, {}
 
     def end(self) -> None:
         """Leave the Snapshot as it was."""
@@ -114,6 +120,8 @@ class Workspace:
         for placed, node in self._before:
             snapshot.place(placed.pod, node, bound_at=placed.bound_at)
         self._before.clear()
+        if self._earmarks:
+            snapshot.earmarks = self._earmarks
 
     def _take_off(self, placement: PlacedMember) -> None:
         self.snapshot.remove_pod(placement.pod.uid)

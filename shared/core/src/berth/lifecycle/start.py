@@ -125,6 +125,12 @@ FLAGS: Final = (
         "Lead beside a live scheduler of the same pods.",
     ),
     _flag(
+        "--group-earmark-seconds",
+        "group_earmark_seconds",
+        "SECONDS",
+        "Until nodes are earmarked for a group that waits; default 0: never.",
+    ),
+    _flag(
         "--bind-address",
         "health.host",
         "ADDRESS",

@@ -25,6 +25,7 @@ from berth.api.podgroups import LabelKey
 from berth.api.podlimits import MOST_CLAIMS
 from berth.decoding import MAX_DIGITS, decode_json
 from berth.errors import DecodeError
+from berth.messages.earmarks import Earmark
 from berth.messages.subjects import Attempt, Term, key
 
 # The schema that is written and read. The release that raises it also reads the one before (docs/protocol.md, 4.7).
@@ -320,7 +321,8 @@ class Decision(AttemptReport, frozen=True, kw_only=True):
     counts Decisions of the outcome ``waiting``. ``ranked_at`` is the time at which NATS stored RANKED.
 
     Of a group, ``attempt`` and ``uid`` are its PodGroup's, ``pod`` is its name in a subject, and ``plan_seconds`` what
-    its plan took. ``of_group``, of a member, is the group's attempt in which it was decided.
+    its plan took, and ``earmark`` the nodes that are kept for it. ``of_group``, of a member, is the group's attempt in
+    which it was decided.
     """
 
     epoch: Annotated[int, msgspec.Meta(ge=0, lt=10**15)]
@@ -336,6 +338,7 @@ class Decision(AttemptReport, frozen=True, kw_only=True):
     of_group: AttemptText = ""
     plan_seconds: PlanSeconds = 0
     group: GroupResult | None = None
+    earmark: Earmark | None = None
 
 
 R = TypeVar("R", bound=AttemptReport)
@@ -474,6 +477,7 @@ class DecisionSummary(Message, frozen=True, kw_only=True):
     resource_versions: Annotated[dict[Name, Name], msgspec.Meta(max_length=256)] = {}
     of_group: AttemptText = ""
     plan_seconds: PlanSeconds = 0
+    earmark: Earmark | None = None
 
 
 class DeadLetter(Message, frozen=True, kw_only=True):

@@ -73,6 +73,7 @@ GaugeName = Literal[
     "berth_proposals",
     "berth_reservations",
     "berth_bindings_in_flight",
+    "berth_group_earmarked_nodes",
     "berth_group_partial",
     "berth_sampled_nodes",
     "berth_sample_age_seconds",
@@ -337,6 +338,9 @@ METRICS: Final[dict[str, Metric]] = {
     "berth_bindings_in_flight": Metric(
         kind="gauge",
         meaning="Requests for pods without an answer yet: Bindings, reads, voids, evictions, writes before a Binding.",
+    ),
+    "berth_group_earmarked_nodes": Metric(
+        kind="gauge", meaning="Nodes that are earmarked for groups that have waited long."
     ),
     "berth_group_partial": Metric(
         kind="gauge", meaning="PodGroups of which a part is bound, and too little, for longer than their timeout."

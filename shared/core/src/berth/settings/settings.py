@@ -273,6 +273,9 @@ class Settings:
     allow_other_scheduler: Annotated[bool, readers.boolean] = False
     """True: the watcher leads beside a live scheduler of the same pods, with a warning; a node may then get two pods of
     which one fits. False: the watcher waits until that scheduler has ended."""
+    group_earmark_seconds: Annotated[int, readers.integer(0, 86_400)] = 0
+    """Seconds without room after which nodes are earmarked for a group, 0-86400: for 5 minutes pods of equal or lower
+    priority are kept off them. 0: never, because room there stands idle on purpose until there is enough."""
     partial_groups: Annotated[Literal["keep", "evict"], readers.choice(("keep", "evict"))] = "keep"
     """What the binder does with a PodGroup of which a part is bound for longer than its timeout, and a minute. keep: it
     says so. evict: it also evicts what is bound of groups that it has begun itself and never seen whole, one a
