@@ -12,8 +12,10 @@ import pytest
 
 from berth.api.devices import FINALIZER, ResourceClaim
 from berth.api.pod import Pod, is_marked_for_preemption
+from berth.api.podgroups import GROUP_LABEL, Dialect, GroupKey, PodGroup
 from berth.bus.session import NatsBus
 from berth.bus.settings import BusSettings
+from berth.bus.stages import group_ranked_message
 from berth.kube.client import KubeClient
 from berth.kube.http1 import Response
 from berth.kube.informers import Informers
@@ -22,6 +24,9 @@ from berth.leader.onecluster import claim_cluster, read_cluster_id
 from berth.leader.session import LeaderSession
 from berth.lifecycle.process import Process
 from berth.messages.attempts import Outcome, Preemption, Victim
+from berth.messages.bundles import bundled
+from berth.messages.groupattempts import GroupRanked
+from berth.messages.groups import GroupPlan
 from berth_binder import apicalls
 from berth_binder.cache import Cache, fence_epoch
 from berth_binder.service import observe
@@ -125,6 +130,23 @@ async def test_nothing_is_fenced_after_a_leader_that_left_nothing_under_way(worl
     taken_over = await takeover(world, informers, 2, follows_settled=True).run()
     assert taken_over == TakenOver(consumer="binder-2", left=0, stored=3)
     assert sorted(await epochs(world, *pods)) == [0, 0, 2], "one, so that the watch has a version to reach"
+
+
+@pytest.mark.parametrize("follows_settled", [True, False])
+async def test_groups_that_are_begun_are_known_after_every_leader(world, informers, follows_settled):
+    """They are examined first, or others take the room of their rest."""
+    key = GroupKey(Dialect.COSCHEDULING, world.cluster.api.namespace, "gang")
+    pods = [await world.add_pod(name, labels={GROUP_LABEL: key.name}) for name in ("done", "rest")]
+    await world.cluster.api.bind("done", "n1")
+    group = PodGroup(dialect=key.dialect, namespace=key.namespace, name=key.name, uid="uid-gang", minimum=2)
+    bundle = bundled(pods[1:], {pods[1].uid: 1})
+    message = GroupRanked(
+        attempt="uid-gang.1.1", profile="berth", group=group, bundle=bundle, need=1, plan=GroupPlan(need=1)
+    )
+    await group_ranked_message(world.session, message).publish(world.session)
+    await world.until(lambda: informers.cache.members_of(key).is_begun)
+    taken_over = await takeover(world, informers, 2, follows_settled=follows_settled).run()
+    assert taken_over.begun == {1}
 
 
 async def test_what_a_leader_left_that_did_not_stop_cleanly_is_known_by_its_last_message(world, informers):
