@@ -27,11 +27,14 @@ from berth.messages.attempts import Outcome, Positions, Reason
 from berth.messages.earmarks import Earmark
 from berth.plugins.volumes.volumebinding import plugin as volumebinding
 from berth.ranking import view
-from berth_binder import apicalls, core, takeover
+from berth_binder import apicalls, takeover
 from berth_binder import cache as binder_cache
+from berth_binder.attempts import answers
 from berth_binder.attempts import attempt as attempt_of_binder
 from berth_binder.attempts import groups as groups_of_binder
+from berth_binder.attempts import pods as pods_of_binder
 from berth_binder.attempts import queue as queue_of_attempts
+from berth_binder.attempts.pods import PodBinding
 from berth_binder.core import BinderCore
 from berth_binder.decisions import conflictcheck, groupcheck, preemption
 from berth_binder.decisions.verdict import EvictionPlan, Verdict
@@ -110,15 +113,14 @@ def _no_release_by_list() -> list[Replacement]:
 
 
 def _freed_after_lost_answer() -> list[Replacement]:
-    after = core.BinderCore._after_posting
+    after = answers.ApiAnswers._after_posting
 
-    def after_posting(self: Any, attempt: Any, answer: Any, now: float) -> Any:
+    def after_posting(self: Any, attempt: Any, answer: Any) -> Any:
         if answer.is_open:
-            verdict = Verdict(outcome=Outcome.CONFLICT, reason=Reason.CHANGED, message="no answer")
-            return self._decide(attempt, verdict)
-        return after(self, attempt, answer, now)
+            return Verdict(outcome=Outcome.CONFLICT, reason=Reason.CHANGED, message="no answer")
+        return after(self, attempt, answer)
 
-    return [(core.BinderCore, "_after_posting", after_posting)]
+    return [(answers.ApiAnswers, "_after_posting", after_posting)]
 
 
 def _leadership_unchecked() -> list[Replacement]:
@@ -126,12 +128,12 @@ def _leadership_unchecked() -> list[Replacement]:
 
 
 def _acknowledged_before_decision() -> list[Replacement]:
-    decide = core.BinderCore._decide
+    decide = PodBinding.decide
 
     def decided(self: Any, attempt: Any, verdict: Any, **more: Any) -> Any:
         return [*(Ack(held=delivery) for delivery in attempt.deliveries), *decide(self, attempt, verdict, **more)]
 
-    return [(core.BinderCore, "_decide", decided)]
+    return [(PodBinding, "decide", decided)]
 
 
 def _later_attempts_wait() -> list[Replacement]:
@@ -140,7 +142,7 @@ def _later_attempts_wait() -> list[Replacement]:
     def join(self: Any, attempt: Any, delivery: Any, now: float) -> Any:
         return [Ack(held=delivery)]
 
-    return [(core.BinderCore, "_join", join)]
+    return [(BinderCore, "_join", join)]
 
 
 def _silence_for_good() -> list[Replacement]:
@@ -204,7 +206,7 @@ def _ends_of_waits_unheard() -> list[Replacement]:
 
 
 def _waits_without_nomination() -> list[Replacement]:
-    return [(core.BinderCore, "_nominate_and_wait", core.BinderCore._wait_for_plugin)]
+    return [(PodBinding, "_nominate_and_wait", PodBinding._wait_for_plugin)]
 
 
 def _fences_believed() -> list[Replacement]:
@@ -731,7 +733,7 @@ CHOICES: Final = replace(
 def _members_go_alone() -> list[Replacement]:
     return [
         (grouping.Grouping, "_gate", lambda *_: GroupGate(Way.ONE_BY_ONE)),
-        (core, "refuses_single", lambda *_: False),
+        (pods_of_binder, "refuses_single", lambda *_: False),
     ]
 
 
@@ -817,7 +819,7 @@ def _claims_not_released() -> list[Replacement]:
 def _decided_before_release() -> list[Replacement]:
     """The devices are free and the Decision is published while the release is under way."""
     begin = attempt_of_binder.BindingAttempt.begin_releasing
-    decide = core.BinderCore._decide
+    decide = PodBinding.decide
 
     def decided(self: Any, attempt: Any, verdict: Any, **more: Any) -> Any:
         releases = attempt.releases()
@@ -828,7 +830,7 @@ def _decided_before_release() -> list[Replacement]:
         attempt.steps.is_released = True
         return [effect, *decide(self, attempt, verdict, **more)]
 
-    return [(core.BinderCore, "_decide", decided)]
+    return [(PodBinding, "decide", decided)]
 
 
 def _late_claim_writes_not_voided() -> list[Replacement]:
@@ -862,16 +864,16 @@ def _claims_not_current() -> list[Replacement]:
 
 
 def _release_not_awaited() -> list[Replacement]:
-    after = core.BinderCore._after_releasing
+    after = answers.ApiAnswers._after_releasing
 
-    def released(self: Any, attempt: Any, answer: Any, now: float) -> Any:
-        return after(self, attempt, structs.replace(answer, version=0), now)
+    def released(self: Any, attempt: Any, answer: Any) -> Any:
+        return after(self, attempt, structs.replace(answer, version=0))
 
-    return [(core.BinderCore, "_after_releasing", released)]
+    return [(answers.ApiAnswers, "_after_releasing", released)]
 
 
 def _writes_not_awaited() -> list[Replacement]:
-    return [(core.BinderCore, "_unseen", lambda _self, _attempt: [])]
+    return [(PodBinding, "_unseen", lambda _self, _attempt: [])]
 
 
 def _claim_versions_ignored() -> list[Replacement]:

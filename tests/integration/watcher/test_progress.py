@@ -8,7 +8,7 @@ import pytest
 from berth.leader import checks
 from berth.observability.health import Progress
 from berth_watcher import service
-from berth_watcher.core import WatcherCore
+from berth_watcher.stages.pods import PodStages
 from harness.fakes.memory_bus import MemoryBus
 from harness.plugins.fixtures_kube import Cluster
 from harness.worlds.watcher_service import WatcherWorld, watcher_world
@@ -26,15 +26,15 @@ async def world(simulated_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> 
 
 async def test_leader_that_publishes_no_pod_gives_up_the_lease(world, monkeypatch):
     """As with slots of the window that no pod in flight has: nothing is published and nothing looked up."""
-    shipped = WatcherCore._publish_active
-    monkeypatch.setattr(WatcherCore, "_publish_active", lambda *_: [])
+    shipped = PodStages.publish_active
+    monkeypatch.setattr(PodStages, "publish_active", lambda *_: [])
     watcher = await world.leading_watcher()
     await world.add_pod("web")
     seen: list[str] = []
     watcher.process.health.on_change(lambda: seen.append(watcher.process.health.summary()))
 
     await world.until(lambda: any("1 pods wait: none was begun for" in summary for summary in seen))
-    monkeypatch.setattr(WatcherCore, "_publish_active", shipped)
+    monkeypatch.setattr(PodStages, "publish_active", shipped)
 
     await world.until(world.all_bound)
     await world.until(lambda: watcher.leads)

@@ -18,8 +18,8 @@ from berth.kube.listwatch import Upserted
 from berth.messages.attempts import Outcome, Preemption, Ranked, Reason, Victim
 from berth.plugins.defaultpreemption import plugin
 from berth.plugins.defaultpreemption.victims import Cost, DisruptionBudgets, Victims
+from berth_binder.attempts.pods import MOST_QUESTIONS
 from berth_binder.attempts.queue import ABOUT_EVICTIONS
-from berth_binder.core import MOST_QUESTIONS
 from berth_binder.events import (
     AskAboutEvictions,
     AskAboutNodes,

@@ -28,7 +28,7 @@ OF_ONE_KIND = {
     "shared/core/src/berth/plugins": 16,  # one a plugin
 }
 """Larger packages, whose modules a reader never holds together."""
-LONGEST_CHAINS = {"berth.framework": 6, "berth_watcher": 7, "berth_binder": 8}
+LONGEST_CHAINS = {"berth.framework": 6, "berth_watcher": 9, "berth_binder": 9}
 """By package, how many of its modules may be in one chain of imports."""
 
 Imports = dict[str, set[str]]

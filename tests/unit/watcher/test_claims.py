@@ -13,9 +13,9 @@ from berth.api.pod import Pod, PodResourceClaim, PodResourceClaimStatus, PodSche
 from berth.kube.listwatch import Current
 from berth.messages.attempts import Outcome, Positions, Watermark, decode_watermark, encode_watermark
 from berth.messages.queue import PageRequest
-from berth_watcher.core import CLAIM_SECONDS
 from berth_watcher.events import StreamsRead
 from berth_watcher.queue.queuedpod import Stage
+from berth_watcher.stages.pods import CLAIM_SECONDS
 from harness.worlds.watcher_world import WatcherUnderTest, a_node, a_pod
 
 NOT_SERVED = Current(kind="resourceclaim", resource_version="0", unread="not served")

@@ -2,7 +2,7 @@
 
 A pod has one attempt: messages of later attempts of the same uid join it. Once a node is chosen, the attempt takes its
 steps through the plugins: Reserve, Permit, PreBind, Bind, PostBind; Unreserve after a failure. Pure: the clock is
-injected, and the core sends the requests.
+injected, and ``PodBinding`` makes the requests.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from berth.api.devices import Allocations
 from berth.api.pod import Pod, changed
@@ -83,9 +83,16 @@ class AttemptPhase(Enum):
     DECIDING = "the PubAck of its Decision"
 
 
+class Postponed(NamedTuple):
+    """A verdict that waits for requests, and whether it has a dead letter."""
+
+    verdict: Verdict
+    dead_letter: bool
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class BindingAttempt:
-    """The state of one uid. ``BinderCore`` changes it; ``BindingQueue`` changes the fields that say when it goes on."""
+    """The state of one uid. ``PodBinding`` changes it; ``BindingQueue`` changes the fields that say when it goes on."""
 
     latest: RankedDelivery  # of the highest attempt
     deliveries: list[RankedDelivery]  # at most MOST_HELD, in order of arrival
@@ -112,9 +119,8 @@ class BindingAttempt:
     asked: frozenset[str] = frozenset()  # the nodes on which extenders were asked about evictions
     answered: EvictionsAnswered | NodesAnswered | None = None  # by extenders, for the evictions that come next
     has_waited_for_watch: bool = False  # for a watch that has not shown the pod yet
-    # A verdict that waits until no POST of the pod can land any more and its claims are released, and whether it has a
-    # dead letter.
-    undecided: tuple[Verdict, bool] | None = None
+    # Until no POST of the pod can land any more and its claims are released.
+    postponed: Postponed | None = None
     # Requests that were not answered or must be repeated; each lengthens the next pause.
     failures: int = 0
     conflicts: int = 0  # 409 answers since the last pause

@@ -71,7 +71,7 @@ UNDONE: Final = Verdict(outcome=Outcome.CONFLICT, message="its group is not boun
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberCalls:
-    """What the core does with a member of a group, as with any pod."""
+    """What ``PodBinding`` does with a member of a group, as with any pod."""
 
     begin: Callable[[BindingAttempt], None]
     prepare: Callable[[BindingAttempt, float], list[Effect]]  # the plugins' steps up to the Binding
@@ -522,7 +522,7 @@ class GroupBinding:
         group.todo.clear()
         effects: list[Effect] = []
         for member in reversed([*group.members.values()]):
-            if member.undecided is None and not self._calls.is_in_flight(member.uid):
+            if member.postponed is None and not self._calls.is_in_flight(member.uid):
                 effects += self._calls.decide(member, UNDONE)
         return [*effects, *self._finish(group)]
 

@@ -337,6 +337,31 @@ class ClaimTurns:
         return all(next(iter(self._lines[claim])) == uid for claim in self._claims[uid])
 
 
+class RequestsInFlight:
+    """The pods with a request in flight, at most one a pod; by uid."""
+
+    def __init__(self) -> None:
+        self.uids: set[str] = set()
+        # Pods that an extender binds. They take no place, so that a slow extender delays no other Binding.
+        self.at_extender: set[str] = set()
+        # Nor do pods that wait for another pod's write of the same claim: up to 256 may share one.
+        self._claim_turns = ClaimTurns()
+
+    def begin(self, uid: str, claims: AbstractSet[ClaimKey]) -> None:
+        """``claims``: that the request writes."""
+        self.uids.add(uid)
+        self._claim_turns.join(uid, claims)
+
+    def end(self, uid: str) -> None:
+        self.uids.discard(uid)
+        self.at_extender.discard(uid)
+        self._claim_turns.leave(uid)
+
+    @property
+    def at_api_server(self) -> int:
+        return len(self.uids) - len(self.at_extender) - len(self._claim_turns.behind)
+
+
 class Suspects:
     """Pods that a former binder left when it ended: one of them may have ended it (docs/protocol.md, 6); by uid.
 
