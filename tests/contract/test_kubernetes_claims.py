@@ -165,3 +165,82 @@ async def test_driver_pool_and_node_of_a_slice_never_change(kubernetes_api: Kube
     changed = {"pool": {"generation": 2}, "devices": [{"name": "gpu-1"}]}
     assert (await kubernetes_api.patch(f"{path}/{name}", {"spec": changed})).body["metadata"]["generation"] == 2
     await kubernetes_api.delete(f"{path}/{name}")
+
+
+UNKNOWN = "compilation failed: ERROR: <input>:1:7: undefined field 'nosuch'\n | device.nosuch == \"\u00fc\"\n | ......^"
+LONG = f'device.driver == "{"x" * 10_300}"'
+
+
+def selecting(expression: str) -> dict[str, Any]:
+    return {
+        "deviceClassName": "gpu",
+        "selectors": [{"cel": {"expression": "true"}}, {"cel": {"expression": expression}}],
+    }
+
+
+@pytest.mark.parametrize(
+    ("expression", "why"),
+    [
+        pytest.param(
+            'device.nosuch == "\u00fc"',
+            f'Invalid value: "device.nosuch == \\"\u00fc\\"": {UNKNOWN}',
+            id="unknown field",
+        ),
+        pytest.param(
+            "device.driver",
+            'Invalid value: "device.driver": must evaluate to bool or the unknown type, not string',
+            id="no bool",
+        ),
+        pytest.param(LONG, "Too long: may not be more than 10240 bytes", id="long"),
+    ],
+)
+async def test_a_selector_that_does_not_compile_is_refused(claims: Claims, expression: str, why: str):
+    exactly, choice = ({"name": "a", "exactly": selecting(expression)}, {"name": "a", **selecting(expression)})
+    spec = {"devices": {"requests": [REQUEST, exactly]}}
+    await is_refused(claims, spec, f"spec.devices.requests[1].exactly.selectors[1].cel.expression: {why}")
+    spec = {"devices": {"requests": [{"name": "a", "firstAvailable": [choice]}]}}
+    await is_refused(claims, spec, f"spec.devices.requests[0].firstAvailable[0].selectors[1].cel.expression: {why}")
+
+
+async def is_refused(claims: Claims, spec: dict[str, Any], why: str) -> None:
+    """A claim, and a template of such claims."""
+    answer = await claims.create(spec=spec)
+    assert (answer.code, answer.body["message"].partition(" is invalid: ")[2]) == (422, why)
+    template = {"metadata": {"name": "t"}, "spec": {"spec": spec}}
+    answer = await claims.api.post(claims.path.replace("claims", "claimtemplates"), template)
+    field = why if "adminAccess" in why else f"spec.{why}"
+    assert (answer.code, answer.body["message"].partition(" is invalid: ")[2]) == (422, field)
+
+
+async def test_a_class_never_has_a_selector_that_does_not_compile(kubernetes_api: KubernetesApi):
+    name, path = f"class-{kubernetes_api.namespace}", f"{GROUP}/deviceclasses"
+    wrong, right = ({"selectors": [{"cel": {"expression": each}}]} for each in ("device.driver", "true"))
+    refused = await kubernetes_api.post(path, {"metadata": {"name": name}, "spec": wrong})
+    assert (await kubernetes_api.post(path, {"metadata": {"name": name}, "spec": right})).code == 201
+    changed = await kubernetes_api.patch(f"{path}/{name}", {"spec": wrong})
+    await kubernetes_api.delete(f"{path}/{name}")
+    for answer in (refused, changed):
+        assert answer.code == 422
+        assert "spec.selectors[0].cel.expression: Invalid value" in answer.body["message"]
+
+
+async def test_administrators_get_devices_in_namespaces_with_a_label_only(claims: Claims):
+    admin = {"name": "gpu", "exactly": {"deviceClassName": "gpu", "adminAccess": True}}
+    spec = {"devices": {"requests": [CHOICE, admin]}}
+    label = "resource.kubernetes.io/admin-access"
+    why = f"Forbidden: admin access to devices requires the `{label}: true` label on the containing namespace"
+    await is_refused(claims, spec, f"spec.devices.requests[1].adminAccess: {why}")
+    for value, code in (("false", 422), ("true", 201)):
+        await labelled(claims, {label: value})
+        assert (await claims.create(spec=spec)).code == code
+    await labelled(claims, {label: None})
+    answer = await claims.status(allocation=allocated(adminAccess=True))
+    assert answer.body["message"].endswith(f"status.allocation.devices.results[0].adminAccess: {why}")
+    await labelled(claims, {label: "true"})
+    assert (await claims.status(allocation=allocated(adminAccess=True))).code == 200
+    await labelled(claims, {label: None})
+    assert (await claims.status(reservedFor=[RESERVED])).code == 200
+
+
+async def labelled(claims: Claims, labels: dict[str, str | None]) -> None:
+    await claims.api.patch(f"/api/v1/namespaces/{claims.api.namespace}", {"metadata": {"labels": labels}})

@@ -165,6 +165,7 @@ class Resources:
             admission.check_namespace(self.store, kind, namespace, name)
         admission.check_metadata(kind, value)
         value = admission.admit(self.store, kind, value, self._default_scheduler)
+        claims.check_requests(self.store, kind, {}, value)
         if (namespace, name) in self.store.table(kind).items:
             raise already_exists(kind, name)
         return self.store.put(kind, (namespace, name), value)
@@ -253,6 +254,7 @@ class Resources:
             return before
         admission.check_metadata(kind, after)
         admission.check_update(kind, before.value, after)
+        claims.check_requests(self.store, kind, before.value, after)
         if kind.has_generation and after.get("spec") != before.value.get("spec"):
             after["metadata"]["generation"] = after["metadata"].get("generation", 0) + 1
         if _is_over(kind, after):
