@@ -375,6 +375,8 @@ class DeviceInvariants:
         """By the claim's uid, the revision at which it got a device."""
         self.unlucky: set[str] = set()
         """By uid, pods for which a device was reserved that its driver calls broken."""
+        self._reserved: dict[str, list[str]] = {}
+        """By uid of a pod whose claims a binder has begun to release, those that it had then."""
         self._table.listeners[self._on_claim] = None
         world.api.store.table(PODS).listeners[self._on_pod] = None
 
@@ -449,6 +451,21 @@ class DeviceInvariants:
                 self._world.problem(
                     f"a pod is bound with {'/'.join(device)} of {name}, which {first.key[1]} had before"
                 )
+
+    def releasing(self, uid: str) -> None:
+        """A binder begins to take back what it has written to a pod's claims."""
+        claims = (stored.value for stored in self._table.in_order())
+        self._reserved[uid] = [
+            f"{claim['metadata']['namespace']}/{claim['metadata']['name']}"
+            for claim in claims
+            if uid in users_of(claim)
+        ]
+
+    def judge_refusal(self, subject: str, uid: str, message: str) -> None:
+        """Who is told that somebody has taken his claim did not have it any more."""
+        for claim in self._reserved.get(uid, ()):
+            if f"claim {claim} got deallocated elsewhere" in message:
+                self._world.problem(f"{subject} is told that {claim} was taken from it, which nobody has done")
 
     def leaks(self, held: Mapping[str, str]) -> list[str]:
         """Claims that keep devices for no pod that is bound or, by ``held``, waits with its place taken."""

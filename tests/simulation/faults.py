@@ -36,9 +36,12 @@ HOSTILE: Final = (*HOSTILE_CLIENTS, *INTRUDERS)
 CLAIMS_LOST: Final = "claims lost in mid-air"
 CLAIMS_LATE: Final = "claims seen late"
 HANDED_OVER: Final = "binder hands over"
+RESERVED_LOST: Final = "binder and node lost with a claim"
 GROUP_LOST: Final = "binder lost within a group"
 GROUP_STOPPED: Final = "SIGTERM within a group"
-APART: Final = frozenset({STREAM_LOST, CLAIMS_LOST, CLAIMS_LATE, HANDED_OVER, GROUP_LOST, GROUP_STOPPED, *HOSTILE})
+APART: Final = frozenset(
+    {STREAM_LOST, CLAIMS_LOST, CLAIMS_LATE, HANDED_OVER, RESERVED_LOST, GROUP_LOST, GROUP_STOPPED, *HOSTILE}
+)
 """Faults that seeds choose only where they are asked for: most seeds stay as they were."""
 FEWEST_NODES: Final = 2
 LONGEST_PAUSE_SECONDS: Final = 40.0
@@ -216,6 +219,16 @@ class Faults:
         """SIGTERM of the leading binder as soon as it has reserved a claim, of which the next one hears late."""
         self._delay_claims(20.0)
         return self._once_reserved(self._stop_leader) + 20.0
+
+    def lose_reserved(self) -> float:
+        """kill -9 of the leading binder as soon as it has reserved a claim, whose node goes before the pod is bound."""
+        return self._once_reserved(self._lose_leader_and_node) + 20.0
+
+    def _lose_leader_and_node(self) -> None:
+        for service in list(self._world.services):
+            if service.role == "binder" and service.life.health.is_working:
+                self._kill(service)
+        self._later(self._chance.uniform(0.0, 2.0), self._lose_node_of_a_claim)
 
     def _stop_leader(self) -> None:
         for service in self._world.services:
@@ -533,6 +546,7 @@ FAULTS: Final[dict[str, Callable[[Faults], float]]] = {
     CLAIMS_LOST: Faults.claims_lost_in_mid_air,
     CLAIMS_LATE: Faults.late_claims,
     HANDED_OVER: Faults.hand_over,
+    RESERVED_LOST: Faults.lose_reserved,
     "Bindings late": Faults.late_bindings,
     GROUP_LOST: Faults.lost_within_a_group,
     GROUP_STOPPED: Faults.stopped_within_a_group,

@@ -28,6 +28,8 @@ from berth.kube.http1 import Response
 from berth.messages.attempts import SCHEMA, Outcome, Preemption, Reason
 from berth.messages.earmarks import Earmark
 from berth.messages.groupattempts import GROUP_SCHEMA
+from berth_binder.events import ApiRequest as BinderRequest
+from berth_binder.events import PostBinding, ReleaseClaims
 from berth_sim.apiserver.kinds import NODES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS
 from simulation.api import ApiRequest
 from simulation.configurations import NETWORK_QUERY, SECOND, SMALL_NOTES, TRAP
@@ -94,8 +96,16 @@ class Invariants:
 
     # --- hooks
 
-    def posting(self, pod: Pod, node: str, seen: Mapping[str, int]) -> None:
-        """A binder has chosen the node of a Binding; ``seen`` are the revisions that its watches have shown.
+    def sending(self, request: BinderRequest, seen: Mapping[str, int]) -> None:
+        """A binder sends a request; ``seen`` are the revisions that its watches have shown."""
+        match request:
+            case PostBinding():
+                self._posting(request.pod, request.node, seen)
+            case ReleaseClaims() if self.devices is not None:
+                self.devices.releasing(request.pod.uid)
+
+    def _posting(self, pod: Pod, node: str, seen: Mapping[str, int]) -> None:
+        """The node of a Binding is chosen.
 
         One whose answer is lost is sent again to the same node, whatever has become of the node, since the lost one may
         still arrive (docs/protocol.md, 5). So the knowledge at the first one counts.
@@ -675,6 +685,8 @@ class Messages:
         self.last[uid] = decision.outcome
         if number == MOST_ATTEMPTS and OF_GROUPS in subject:
             self._world.problem(f"{subject} is tried without end")
+        if self.devices is not None and decision.outcome == Outcome.UNSCHEDULABLE:
+            self.devices.judge_refusal(subject, uid, decision.message)
         if decision.outcome == Outcome.ERROR and self._world.is_only_attacked:
             self._check_error(subject, uid)
         if self._world.is_calm and decision.repeat:
@@ -721,6 +733,7 @@ class _Attempt(msgspec.Struct):
     outcome: str = ""
     node: str = ""
     reason: str = ""
+    message: str = ""
     repeat: int = 0
     preemption: Preemption | None = None
 

@@ -29,6 +29,7 @@ from berth.plugins.volumes.volumebinding import plugin as volumebinding
 from berth.ranking import view
 from berth_binder import apicalls, takeover
 from berth_binder import cache as binder_cache
+from berth_binder import claims as claims_of_binder
 from berth_binder.attempts import answers
 from berth_binder.attempts import attempt as attempt_of_binder
 from berth_binder.attempts import groups as groups_of_binder
@@ -675,6 +676,14 @@ HANDED_OVER: Final = replace(
     binders=(2,),
     seconds=(5.0, 10.0),
 )
+RESERVED_ON_LOST_NODES: Final = replace(
+    MANY_DEVICES,
+    faults=(faults.RESERVED_LOST,),
+    fault_counts=(2, 3),
+    kinds=("device",),
+    nodes=(4, 5),
+    seconds=(10.0, 20.0),
+)
 KEPT_VOLUMES: Final = replace(VOLUMES, acts=(10, 20), pods=(6, 10), nodes=(2, 3), graces=(0,))
 """Pods and strangers want the same volumes."""
 STRANGERS: Final = Focus(faults=("strangers' fences",), fault_counts=(2, 3), kinds=("plain", "impossible"), acts=(5,))
@@ -877,13 +886,18 @@ def _writes_not_awaited() -> list[Replacement]:
 
 
 def _claim_versions_ignored() -> list[Replacement]:
-    patch = claims_of_kube._patch_status
+    patch, allocate = claims_of_kube._patch_status, claims_of_binder.allocate
+
+    def unversioned(claim: Any) -> Any:
+        return structs.replace(claim, metadata=structs.replace(claim.metadata, resource_version=""))
 
     async def patched(client: Any, claim: Any, status: Any) -> Any:
-        metadata = structs.replace(claim.metadata, resource_version="")
-        return await patch(client, structs.replace(claim, metadata=metadata), status)
+        return await patch(client, unversioned(claim), status)
 
-    return [(claims_of_kube, "_patch_status", patched)]
+    async def allocated(client: Any, claim: Any, *more: Any) -> Any:
+        return await allocate(client, unversioned(claim), *more)
+
+    return [(claims_of_kube, "_patch_status", patched), (claims_of_binder, "allocate", allocated)]
 
 
 def _devices_not_verified() -> list[Replacement]:
@@ -1196,6 +1210,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         seeds=500,
         replace=_writes_not_awaited,
         focus=MANY_DEVICES,
+        is_quick=True,
     ),
     "claim-versions-ignored": Mutation(
         rule="a status of a claim is written with its resourceVersion (ADR 67)",
@@ -1213,7 +1228,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         rule="a claim that keeps its pod out is freed (ADR 67)",
         seeds=500,
         replace=_claims_not_freed,
-        focus=MANY_DEVICES,
+        focus=RESERVED_ON_LOST_NODES,
     ),
     "members-go-alone": Mutation(
         rule="members of a group are published and bound together (ADR 72)",

@@ -22,7 +22,6 @@ from berth_binder import service as binder_service
 from berth_binder.cache import Cache
 from berth_binder.core import BinderCore
 from berth_binder.decisions.conflictcheck import ConflictCheck
-from berth_binder.events import PostBinding
 from berth_metrics_collector import service as collector_service
 from berth_scorer.core import Backlog, ScorerCore
 from berth_scorer.effects import RankingPublisher
@@ -273,8 +272,8 @@ def simulating() -> Iterator[None]:
     send, evict, examined = apicalls.ApiRequests._send, apicalls.evict_pods, ConflictCheck.examine
 
     async def sent(self: Any, request: Any) -> Any:
-        if isinstance(request, PostBinding) and (invariants := _current[0][1]) is not None:
-            invariants.posting(request.pod, request.node, self._client.seen)
+        if (invariants := _current[0][1]) is not None:
+            invariants.sending(request, self._client.seen)
         return await send(self, request)
 
     async def evict_pods(client: Any, effect: Any, *args: Any, **more: Any) -> Any:
