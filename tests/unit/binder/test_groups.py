@@ -391,10 +391,33 @@ def test_only_groups_that_this_epoch_has_begun_and_not_seen_whole_are_noted(benc
         bench.show(on_node(post.pod, post.node))
         bench.answer(post.pod, 201)
     bench.answer(pods[2], 403, message="policy says no")
-    assert (*bench.core.begun_groups,) == (group.uid,)
+    assert (*bench.core.begun_groups(),) == (group.uid,)
     bench.bind_all(bench.take_group(bench.plan(group, pods[2:], need=1, n=2)))
     assert outcome_of_last(bench) == "bound"
-    assert not bench.core.begun_groups
+    assert not bench.core.begun_groups()
+
+
+def remade(bench: GroupBench) -> None:
+    bench.show_group(3, uid="another", version=9)
+
+
+def has_lost_its_minimum(bench: GroupBench) -> None:
+    bench.show_group(2, version=6)
+    assert not bench.core.begun_groups()
+    bench.show_group(3, version=7)
+
+
+@pytest.mark.parametrize("happens", [GroupBench.delete_group, remade, has_lost_its_minimum])
+def test_a_begun_group_is_forgotten_once_it_is_gone_or_was_whole_without_a_further_attempt(bench, happens):
+    group, pods = bench.show_group(3), bench.show_members(3)
+    for post in [each for each in bench.take_group(bench.plan(group, pods)) if isinstance(each, PostBinding)][:2]:
+        bench.show(on_node(post.pod, post.node))
+        bench.answer(post.pod, 201)
+    bench.answer(pods[2], 403, message="policy says no")
+    assert (*bench.core.begun_groups(),) == (group.uid,)
+    happens(bench)
+    assert not bench.core.begun_groups()
+    assert not bench.core._groups._begun
 
 
 def test_a_group_that_a_former_epoch_has_begun_is_not_noted(bench):
@@ -405,7 +428,7 @@ def test_a_group_that_a_former_epoch_has_begun_is_not_noted(bench):
     bench.answer(pods[1], 201)
     bench.answer(pods[2], 403, message="policy says no")
     assert outcome(bench) == ("conflict", "begun")
-    assert not bench.core.begun_groups
+    assert not bench.core.begun_groups()
 
 
 def test_a_member_that_dies_after_the_first_is_none_any_more(bench):

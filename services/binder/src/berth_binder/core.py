@@ -161,10 +161,9 @@ class BinderCore:
         """Whether a group is begun and not all of its Bindings are sent and answered."""
         return self._groups.is_posting
 
-    @property
     def begun_groups(self) -> Collection[str]:
         """The uids of PodGroups that this epoch has begun, and not seen whole."""
-        return self._groups.begun
+        return self._groups.unfinished()
 
     def is_group_tried(self, uid: str) -> bool:
         """Whether there is an attempt for the PodGroup."""

@@ -306,8 +306,9 @@ class BinderEpoch:
                 for report in reports.report(now):
                     parts.recorder.record_state(report)
                 self._metrics.set("berth_group_partial", len(reports.partial))
+                begun = self._core.begun_groups()
                 if parts.settings.evicts_partial_groups:
-                    await self._evict(reports.partial.to_evict(now, self._core.begun_groups, self._core.is_group_tried))
+                    await self._evict(reports.partial.to_evict(now, begun, self._core.is_group_tried))
                 await parts.process.clock.sleep(GROUPS_SECONDS)
         finally:
             reports.close()

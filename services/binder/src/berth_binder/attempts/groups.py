@@ -9,7 +9,7 @@ all. After the first Binding there is no way back: what is left goes on as far a
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
@@ -17,6 +17,7 @@ from typing import Final
 import msgspec
 
 from berth.api.pod import Pod
+from berth.api.podgroups import GroupKey
 from berth.framework.profile import Profile
 from berth.groups.evictions import GroupEvictions
 from berth.messages.attempts import Decision, Outcome, Preemption, Reason
@@ -120,7 +121,7 @@ class GroupBinding:
         self._stepping: deque[GroupAttempt] = deque()  # groups with members whose next step may begin
         self._paused: dict[str, GroupAttempt] = {}
         self.in_flight: set[str] = set()  # uids of members with a request in flight
-        self.begun: set[str] = set()  # uids of PodGroups that this epoch has begun, and not seen whole
+        self._begun: dict[str, GroupKey] = {}  # by uid of its PodGroup, groups that this epoch has begun
         self._most_in_flight = max(1, int(settings.max_in_flight * SHARE_IN_FLIGHT))
         self.is_closed = False
 
@@ -137,6 +138,15 @@ class GroupBinding:
         """Whether a begun group has Bindings to send or answers to come."""
         posting = (group for group in self.undecided.values() if group.is_posting)
         return any(group.todo or group.publishing or not self.in_flight.isdisjoint(group.members) for group in posting)
+
+    def unfinished(self) -> Collection[str]:
+        """The uids of PodGroups that this epoch has begun. Those that are whole or gone by now are forgotten."""
+        self._begun = {uid: key for uid, key in self._begun.items() if self._is_unfinished(uid, key)}
+        return self._begun
+
+    def _is_unfinished(self, uid: str, key: GroupKey) -> bool:
+        shown = self._cache.groups.get(key)
+        return shown is not None and shown.uid == uid and self._cache.members_of(key).need(shown) > 0
 
     # Turns.
 
@@ -500,7 +510,8 @@ class GroupBinding:
         group.done.add(member.uid)
         if verdict.outcome is Outcome.BOUND:
             group.bound += 1
-            self.begun |= {group.uid} if group.is_fresh else set()
+            if group.is_fresh:
+                self._begun[group.uid] = group.key
         else:
             group.others.append(verdict)
             group.missing.append(member.pod.metadata.name)
@@ -563,9 +574,8 @@ class GroupBinding:
         for uid in (group.uid, *group.awaited):  # by a forged message, what never comes
             if not self._calls.is_tried(uid):
                 self._cache.stop_awaiting(uid)
-        shown = self._cache.groups.get(group.key)
-        if shown is None or not self._cache.members_of(group.key).need(shown):
-            self.begun.discard(group.uid)
+        if not self._is_unfinished(group.uid, group.key):
+            self._begun.pop(group.uid, None)
         self._decided.add(group.decided, now)
         settled = [each for each in group.deliveries if settles(group.decided, each)]
         for delivery in group.deliveries:
