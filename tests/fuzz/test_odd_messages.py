@@ -119,7 +119,7 @@ def _comparison(name: str) -> Body:
         "pod": name,
         "uid": f"uid-{name}",
     }
-    found = {"result": "node", "points_apart": 3, "place": 2, "refused_by": "NodeName", "reason": "no"}
+    found = {"result": "node", "elsewhere": 2, "points_apart": 3, "place": 2, "refused_by": "NodeName", "reason": "no"}
     rankings = {"live": _shown("scorer-1"), "own": _shown("shadow-1")}
     decided = {"outcome": "bound", "node": HONEST_NODES[1]}
     return {"schema": 1, "config": "other", "shadow": "east", **about, **found, **rankings, **decided}

@@ -15,9 +15,13 @@ from berth.messages.attempts import (
     Preemption,
     Ranked,
     Rejection,
+    Victim,
     decode,
     encode,
 )
+from berth.messages.bundles import bundled
+from berth.messages.groupattempts import GroupRanked
+from berth.messages.groups import ClassPlan, GroupPlan, PlannedMember
 from berth.messages.shadow import (
     SHOWN_CANDIDATES,
     SHOWN_REJECTIONS,
@@ -32,9 +36,11 @@ from berth.ranking.comparison import (
     AwaitedDecisions,
     ShadowCounts,
     compare,
+    compare_plans,
     refusing_plugins,
     skip_reason,
 )
+from harness.builders.groups import a_group, members
 from harness.builders.objects import a_pod, first_attempt
 from harness.builders.profiles import default_profile
 
@@ -219,3 +225,81 @@ def test_names_of_plugins_that_are_invented_do_not_fill_the_counts():
     named = [counts.count_refusal("live", f"Evil{number}") for number in range(MOST_PLUGINS + 10)]
     assert named.count(True) == len(counts.figures("x").placed_against) == MOST_PLUGINS
     assert counts.count_refusal("live", "Evil0")
+
+
+# --- groups
+
+MEMBERS = [*members(2, "head", cpu="2"), *members(2, "worker", cpu="1")]
+
+
+def a_plan(*nodes: str, domain: str = "", **fields: object) -> GroupRanked:
+    """The members on these nodes, in order; none: no plan."""
+    names = sorted(set(nodes))
+    planned = [
+        PlannedMember(uid=pod.uid, of_class=0, node=names.index(node))
+        for pod, node in zip(MEMBERS, nodes, strict=bool(nodes))
+    ]
+    full = ClassPlan(members=4, rejections=[Rejection(plugin="NodeResourcesFit", reason="Insufficient cpu", nodes=3)])
+    plan = GroupPlan(
+        need=4,
+        nodes=names,
+        members=planned,
+        classes=[ClassPlan(members=4, placed=4) if nodes else full],
+        topology_key="rack" if domain else "",
+        domain=domain,
+        message="" if nodes else "0 of 4 have a place",
+    )
+    given = {
+        "attempt": "uid-gang.1.1",
+        "profile": "berth",
+        "group": a_group(minimum=4),
+        "bundle": bundled(MEMBERS, dict.fromkeys((pod.uid for pod in MEMBERS), 1)),
+        "need": 4,
+        "plan": plan,
+    }
+    return GroupRanked(**{**given, **fields})
+
+
+NO_PLAN = a_plan()
+EVICTS = a_plan(preemption=Preemption(node="", victims=[Victim(uid="u", namespace="default", name="low")]))
+BROKEN = a_plan(plan=GroupPlan(need=4, error="a plugin failed"))
+
+
+@pytest.mark.parametrize(
+    ("live", "own", "result", "elsewhere"),
+    [
+        pytest.param(a_plan("a", "b", "c", "d"), a_plan("b", "a", "d", "c"), "equal", 0, id="equal pods change places"),
+        pytest.param(a_plan("a", "b", "c", "d"), a_plan("c", "b", "a", "d"), "node", 2, id="a head and a worker do"),
+        pytest.param(a_plan("a", "b", "c", "d"), a_plan("a", "b", "c", "e"), "node", 1, id="one elsewhere"),
+        pytest.param(a_plan("a", "b", "c", "d"), NO_PLAN, "refused", None, id="only the live one finds a plan"),
+        pytest.param(NO_PLAN, a_plan("a", "b", "c", "d"), "feasible", None, id="only the shadow does"),
+        pytest.param(NO_PLAN, NO_PLAN, "equal", None, id="neither does"),
+        pytest.param(NO_PLAN, EVICTS, "preemption", None, id="only the shadow would evict"),
+        pytest.param(NO_PLAN, BROKEN, "error", None, id="the shadow fails"),
+    ],
+)
+def test_of_a_group_its_members_on_other_nodes_count(live, own, result, elsewhere):
+    found = compare_plans(live, own, shadow="packed")
+    assert (found.result, found.elsewhere) == (result, elsewhere)
+    assert (found.namespace, found.pod, found.uid) == ("default", "~gang", "uid-gang")
+    assert decode(encode(found), ShadowComparison) == found
+
+
+def test_a_person_reads_of_a_group_where_its_members_are_or_why_they_are_nowhere():
+    racks = [a_plan("a", "a", "b", "b", domain=name) for name in ("r1", "r2")]
+    found = compare_plans(*racks, shadow="packed")
+    assert [found.live.message, found.own.message] == ["4 members on 2 nodes, rack r1", "4 members on 2 nodes, rack r2"]
+    found = compare_plans(racks[0], EVICTS, shadow="packed")
+    assert found.own.message == "0 of 4 have a place; evictions would make room"
+    assert (found.refused_by, found.reason) == ("NodeResourcesFit", "Insufficient cpu")
+    assert [*refusing_plugins(found, racks[0])] == [("shadow", "NodeResourcesFit")]
+    found = compare_plans(NO_PLAN, racks[0], shadow="packed")
+    assert [*refusing_plugins(found, NO_PLAN)] == [("live", "NodeResourcesFit")]
+
+
+@pytest.mark.parametrize(
+    ("live", "reason"), [(BROKEN, SkipReason.LIVE), (a_plan(behind=True), SkipReason.LIVE), (a_plan(), None)]
+)
+def test_a_live_plan_that_says_nothing_about_the_configuration_is_not_compared(live, reason):
+    assert skip_reason(live, default_profile()) == reason
+    assert skip_reason(live, None) is SkipReason.PROFILE

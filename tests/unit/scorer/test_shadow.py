@@ -14,7 +14,7 @@ import pytest
 from berth.api.node import Node
 from berth.api.pod import Pod
 from berth.bus.interface import Session
-from berth.bus.stages import publish_pending
+from berth.bus.stages import group_pending_message, publish_pending
 from berth.lifecycle.process import Process
 from berth.messages.attempts import (
     Candidate,
@@ -28,13 +28,17 @@ from berth.messages.attempts import (
     encode,
     encode_entry,
 )
+from berth.messages.bundles import bundled
+from berth.messages.groupattempts import GroupPending
 from berth.messages.shadow import ShadowComparison
 from berth.messages.subjects import Term, key
 from berth.profiles.configuration import profiles_of, read_configuration
+from berth.ranking.groupranker import GroupRanker
 from berth.ranking.ranker import Ranker
 from berth_scorer import shadowcore
 from berth_scorer.service import serve
 from berth_scorer.shadow import serve_shadow
+from harness.builders.groups import a_group, members
 from harness.builders.objects import a_node, a_pod, pod_requesting
 from harness.fakes.jumping_loop import LoopTime
 from harness.fakes.memory_bus import MemoryBus
@@ -53,6 +57,7 @@ profiles:
     args: {scoringStrategy: {type: MostAllocated, resources: [{name: cpu, weight: 1}]}}
 """
 COMPARED = "berth_shadow_comparisons_total"
+RANKED = "berth_shadow_ranking_duration_seconds"
 SKIPPED = "berth_shadow_skipped_total"
 
 
@@ -70,6 +75,10 @@ class Running:
 
     def skipped(self, reason: str) -> float:
         return self.meter.value(SKIPPED, reason=reason)
+
+    @property
+    def ranked(self) -> int:
+        return len(self.meter.observed.get((RANKED,), ()))
 
 
 def ranker_of(file=None) -> Ranker:
@@ -163,12 +172,83 @@ async def test_the_same_configuration_ranks_as_the_live_scorer_does(bus, session
         pods = [pod_requesting(f"web-{number}", cpu="100m") for number in range(12)]
         for pod in pods:
             await publish_pending(session, Pending(attempt=f"{pod.uid}.1.1", profile="berth", pod=pod))
-        await until(lambda: len(shadow.meter.observed["berth_shadow_ranking_duration_seconds",]) == 12)
+        await until(lambda: shadow.ranked == 12)
         for pod in pods:
             await decide(session, pod, "empty")
         await until(lambda: shadow.compared("equal") == 12)
         assert shadow.heard == []
         assert shadow.meter.observed["berth_shadow_points_apart", "berth"] == [0] * 12
+
+
+async def ask_for_a_gang(session: Session, amount: int) -> None:
+    pods = members(amount, cpu="1")
+    pending = GroupPending(
+        attempt="uid-gang.1.1",
+        profile="berth",
+        group=a_group(minimum=amount),
+        bundle=bundled(pods, dict.fromkeys((pod.uid for pod in pods), 1)),
+        need=amount,
+    )
+    await group_pending_message(session, pending).publish(session)
+
+
+async def decide_gang(session: Session, outcome: Outcome) -> None:
+    decision = Decision(
+        attempt="uid-gang.1.1",
+        profile="berth",
+        epoch=1,
+        outcome=outcome,
+        namespace="default",
+        pod="~gang",
+        uid="uid-gang",
+    )
+    await session.publish("berth.decision.berth.default.~gang", encode(decision))
+
+
+@pytest.mark.usefixtures("nodes")
+async def test_the_same_configuration_plans_a_group_as_the_live_scorer_does(bus, session):
+    async with live_scorer(bus), shadowing(bus, session, ranker_of()) as shadow:
+        await ask_for_a_gang(session, 4)
+        await until(lambda: shadow.ranked == 1)
+        await decide_gang(session, Outcome.BOUND)
+        await until(lambda: shadow.compared("equal") == 1)
+        pod = pod_requesting("web", cpu="1")  # its members count for both
+        await publish_pending(session, Pending(attempt=f"{pod.uid}.1.1", profile="berth", pod=pod))
+        await until(lambda: shadow.ranked == 2)
+        await decide(session, pod, "empty")
+        await until(lambda: shadow.compared("equal") == 2)
+        assert (shadow.heard, shadow.skipped("missed")) == ([], 0)
+
+
+@pytest.mark.usefixtures("nodes")
+async def test_another_configuration_places_members_of_a_group_elsewhere(bus, session, packed, monkeypatch):
+    monkeypatch.setattr(shadowcore.ShadowCore, "_may_plan", lambda _: False)  # in as many slices as there can be
+    async with live_scorer(bus), shadowing(bus, session, packed) as shadow:
+        await ask_for_a_gang(session, 2)
+        await until(lambda: shadow.ranked)
+        await decide_gang(session, Outcome.BOUND)
+        await until(lambda: shadow.heard)
+        (found,) = shadow.heard
+        assert (found.result, found.pod, found.elsewhere, found.outcome) == ("node", "~gang", 2, "bound")
+        assert (found.live.message, found.own.message) == ("2 members on 1 node", "2 members on 1 node")
+
+
+@pytest.mark.usefixtures("nodes")
+async def test_a_group_whose_plan_raises_is_an_error_of_the_shadow(bus, session, packed, monkeypatch):
+    plans = GroupRanker.answer
+
+    def fail(ranker: GroupRanker, *given, **options):
+        if ranker.identity == packed.identity:
+            raise ZeroDivisionError("a bug")
+        return (yield from plans(ranker, *given, **options))
+
+    monkeypatch.setattr(GroupRanker, "answer", fail)
+    async with live_scorer(bus), shadowing(bus, session, packed) as shadow:
+        await ask_for_a_gang(session, 2)
+        await until(lambda: shadow.ranked)
+        await decide_gang(session, Outcome.BOUND)
+        await until(lambda: shadow.heard)
+        assert shadow.heard[0].own.error == "planning raised ZeroDivisionError: a bug"
 
 
 @pytest.mark.usefixtures("nodes")

@@ -1,7 +1,8 @@
-"""The shadow's core: ranks live pods on the view of their live ranking, and compares. Pure.
+"""The shadow's core: ranks live pods and groups on the view of their live ranking, and compares. Pure.
 
 Changes are held until a live ranking has counted them, so that equal configurations rank alike
-(``berth.ranking.alignedview``). A comparison ends with the pod's Decision. Same form as the scorer's core.
+(``berth.ranking.alignedview``). A comparison ends with the Decision. A group is planned in slices; what comes
+meanwhile waits. Same form as the scorer's core.
 """
 
 from __future__ import annotations
@@ -18,10 +19,20 @@ from berth.bus.interface import StoredMessage
 from berth.bus.topology import CLUSTER
 from berth.errors import DecodeError
 from berth.framework.cycle import check
-from berth.messages.attempts import DecisionSummary, Positions, Ranked, attempt_of, decode
+from berth.messages.attempts import DecisionSummary, Positions, Ranked, UnknownSchemaError, attempt_of, decode
+from berth.messages.groupattempts import GroupRanked, decode_group
 from berth.messages.shadow import ShadowComparison, ShadowResult, SkipReason
 from berth.ranking.alignedview import AlignedView, Applied
-from berth.ranking.comparison import AwaitedDecisions, Side, best_node, compare, refusing_plugins, skip_reason
+from berth.ranking.comparison import (
+    AwaitedDecisions,
+    Side,
+    best_node,
+    compare,
+    compare_plans,
+    refusing_plugins,
+    skip_reason,
+)
+from berth.ranking.groupranker import Answering, GroupRanker
 from berth.ranking.ranker import Ranker
 from berth.ranking.view import View
 from berth_scorer.core import HEARTBEAT_SECONDS
@@ -82,7 +93,7 @@ class Broadcast(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ObserveShadowRanking(msgspec.Struct, frozen=True, kw_only=True):
-    """The shadow has ranked a pod."""
+    """The shadow has ranked a pod, or planned a group."""
 
     seconds: float
 
@@ -96,19 +107,36 @@ ShadowEffect = (
 class _ArrivedRanking:
     stored: StoredMessage
     arrived_at: float
-    decoded: Ranked | None = None
+    decoded: Ranked | GroupRanked | None = None
 
-    def live(self) -> Ranked:
+    def live(self) -> Ranked | GroupRanked:
         """Decode the message, once.
 
         Raises:
             DecodeError: it cannot be decoded.
         """
         if self.decoded is None:
-            live = decode(self.stored.data, Ranked)
-            attempt_of(live)
-            self.decoded = live
+            self.decoded = _decoded(self.stored.data)
         return self.decoded
+
+
+def _decoded(data: bytes) -> Ranked | GroupRanked:
+    try:
+        live = decode(data, Ranked)
+    except UnknownSchemaError:
+        return decode_group(data, GroupRanked)
+    attempt_of(live)
+    return live
+
+
+@dataclass(frozen=True, slots=True)
+class _Planning:
+    """The shadow's plan of a group, under way since ``began`` by the stopwatch."""
+
+    stored: StoredMessage
+    live: GroupRanked
+    answering: Answering
+    began: float
 
 
 class ShadowCore:
@@ -126,6 +154,11 @@ class ShadowCore:
         self._ranker = ranker
         self._name = name
         self._stopwatch = stopwatch
+        self._group_ranker = GroupRanker(
+            profiles=ranker.profiles, config=ranker.config, identity=ranker.identity, clock=stopwatch
+        )
+        self._planning: _Planning | None = None
+        self._slice_goes_on: Callable[[], bool] = lambda: True
         self._position_wait = position_wait.total_seconds()
         self.view: Final = View(proposal_lifetime=proposal_lifetime)
         self._aligned = AlignedView(self.view)
@@ -153,10 +186,12 @@ class ShadowCore:
     def handle(self, events: Iterable[ShadowEvent], now: float, may_continue: Callable[[], bool]) -> list[ShadowEffect]:
         """Apply events, then compare live rankings in stream order while ``may_continue``."""
         effects: list[ShadowEffect] = []
+        self._slice_goes_on = may_continue
         for event in events:
             effects += self._apply(event, now)
         while self._is_built:
-            effects += self._note(self._aligned.apply_due(now, is_idle=not self._waiting))
+            is_idle = not self._waiting and self._planning is None
+            effects += self._note(self._aligned.apply_due(now, is_idle=is_idle))
             due = self._due_of_first(now, effects)
             self._due = now if due is None else due
             if due is not None or not may_continue():
@@ -235,6 +270,9 @@ class ShadowCore:
 
     def _due_of_first(self, now: float, effects: list[ShadowEffect]) -> float | None:
         """Handle the oldest live ranking, or return the time at which that ranking, or a held change, is due."""
+        if self._planning is not None:
+            effects += self._plan(self._planning, now)
+            return None
         if not self._waiting:
             held_until = self._aligned.due_at()
             return float("inf") if held_until is None else held_until
@@ -254,7 +292,9 @@ class ShadowCore:
         effects += self._compare(first.stored, live, now, is_late=is_late)
         return None
 
-    def _compare(self, stored: StoredMessage, live: Ranked, now: float, *, is_late: bool) -> list[ShadowEffect]:
+    def _compare(
+        self, stored: StoredMessage, live: Ranked | GroupRanked, now: float, *, is_late: bool
+    ) -> list[ShadowEffect]:
         """Compare a live ranking, then count it in the view, as every scorer does."""
         effects = self._note(self._aligned.advance_to(live, now))
         asked_at = min(live.asked_at, stored.time) if live.asked_at is not None else stored.time
@@ -262,11 +302,13 @@ class ShadowCore:
         reason = skip_reason(live, self._ranker.profiles.get(live.profile))
         if is_late:
             reason = reason or SkipReason.BUSY
-        if reason is None:
+        if reason is None and isinstance(live, GroupRanked):
+            return [*effects, *self._begin_plan(stored, live, now)]
+        if reason is not None:
+            effects.append(CountSkipped(reason=reason))
+        elif isinstance(live, Ranked):
             own, observed = self._rank(live, now)
             effects += [*observed, *self._await_decision(live, own, now)]
-        else:
-            effects.append(CountSkipped(reason=reason))
         self.view.count_peer(live, stored.sequence, now, len(stored.data))
         return effects
 
@@ -282,11 +324,42 @@ class ShadowCore:
         effects.append(ObserveShadowRanking(seconds=self._stopwatch() - began))
         return own, effects
 
+    def _begin_plan(self, stored: StoredMessage, live: GroupRanked, now: float) -> list[ShadowEffect]:
+        pending = live.pending(after=Positions())
+        answering = self._group_ranker.answer(pending, self.view, may_continue=self._may_plan)
+        self._planning = _Planning(stored, live, answering, self._stopwatch())
+        return self._plan(self._planning, now)
+
+    def _may_plan(self) -> bool:
+        return self._slice_goes_on()
+
+    def _plan(self, planning: _Planning, now: float) -> list[ShadowEffect]:
+        """Work on the plan for a slice; once it is made, compare it and count the live one."""
+        effects: list[ShadowEffect] = []
+        live = planning.live
+        try:
+            next(planning.answering)
+        except StopIteration as end:
+            own: GroupRanked = end.value
+        except Exception as error:  # noqa: BLE001 - an exception of a plugin is this plan's failure, not the shadow's
+            effects.append(LogFailure(text="planning failed", attempt=live.attempt, error=error))
+            reason = f"planning raised {type(error).__name__}: {error}"
+            own = self._group_ranker.give_up(live.pending(after=Positions()), reason)
+        else:
+            return []
+        self._planning = None
+        effects.append(ObserveShadowRanking(seconds=self._stopwatch() - planning.began))
+        effects += self._await(compare_plans(live, own, shadow=self._name), live, now)
+        self.view.count_peer(live, planning.stored.sequence, now, len(planning.stored.data))
+        return effects
+
     def _await_decision(self, live: Ranked, own: Ranked, now: float) -> list[ShadowEffect]:
         node, rejection = best_node(live), None
         if node and not own.error and all(each.node != node for each in own.candidates):
             rejection = check(live.pod, node, self.view.snapshot, self._ranker.profiles[live.profile])
-        comparison = compare(live, own, shadow=self._name, rejection=rejection)
+        return self._await(compare(live, own, shadow=self._name, rejection=rejection), live, now)
+
+    def _await(self, comparison: ShadowComparison, live: Ranked | GroupRanked, now: float) -> list[ShadowEffect]:
         refusals = [CountRefusal(side=side, plugin=plugin) for side, plugin in refusing_plugins(comparison, live)]
         dropped = self._awaited.add(comparison, now)
         skipped = [CountSkipped(reason=SkipReason.UNDECIDED, count=dropped)] if dropped else []

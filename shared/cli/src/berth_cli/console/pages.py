@@ -222,7 +222,7 @@ def pod_of(request: web.Request) -> PodName:
 
 
 def group_in(request: web.Request) -> PodName:
-    """The PodGroup named by a path, as in subjects. Raises UsageError: not such a name."""
+    """The pod, or PodGroup as in subjects, named by a path. Raises UsageError: not such a name."""
     name = request.match_info["name"]
     named = parse_pod(name.lstrip("~"), request.match_info["namespace"])
     return PodName(namespace=named.namespace, name=name)

@@ -145,7 +145,7 @@ class ConsoleServer:
         return json_answer(node_json(self._feed.model.mirror, request.match_info["name"]))
 
     async def _difference(self, request: web.Request) -> web.Response:
-        return json_answer(self._feed.model.shadows.document(request.match_info["shadow"], pod_of(request)))
+        return json_answer(self._feed.model.shadows.document(request.match_info["shadow"], group_in(request)))
 
     async def _why(self, request: web.Request) -> web.Response:
         async with self._turns.turn():

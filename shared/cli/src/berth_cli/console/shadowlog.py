@@ -11,6 +11,7 @@ import msgspec
 
 from berth.errors import DecodeError
 from berth.messages.attempts import decode
+from berth.messages.groupattempts import group_named
 from berth.messages.shadow import (
     MOST_COMPARISON_BYTES,
     ShadowComparison,
@@ -22,6 +23,7 @@ from berth_cli.pods.explain import candidate_json
 from berth_cli.services import Seen
 
 MOST_SHADOWS: Final = 8
+TEXT_CHARACTERS: Final = 253
 DIFFERENCES_KEPT: Final = 64  # per shadow: a page shows them with both rankings
 
 
@@ -32,7 +34,10 @@ class ShadowLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DifferenceLine(msgspec.Struct, frozen=True, array_like=True):
-    """A difference on the page. ``live`` and ``own`` are the best nodes, ``node`` is the Decision's."""
+    """A difference on the page. ``live`` and ``own`` are the best nodes, ``node`` is the Decision's.
+
+    Of a group ``live`` and ``own`` say where its members would be, and ``elsewhere`` how many are on different nodes.
+    """
 
     at: float
     shadow: str
@@ -47,6 +52,7 @@ class DifferenceLine(msgspec.Struct, frozen=True, array_like=True):
     refused_by: str
     outcome: str
     node: str
+    elsewhere: int | None
 
 
 @dataclass(slots=True)
@@ -132,6 +138,7 @@ class ShadowLog:
             "result": comparison.result,
             "points_apart": comparison.points_apart,
             "place": comparison.place,
+            "elsewhere": comparison.elsewhere,
             "refused_by": comparison.refused_by,
             "reason": comparison.reason,
             "live": {**_ranking_json(comparison.live), "outcome": comparison.outcome, "node": comparison.node},
@@ -161,17 +168,20 @@ def _line_of(comparison: ShadowComparison, at: float) -> DifferenceLine:
         pod=comparison.pod,
         profile=comparison.profile,
         result=comparison.result,
-        live=_where(comparison.live),
-        own=_where(comparison.own),
+        live=_where(comparison, comparison.live),
+        own=_where(comparison, comparison.own),
         points_apart=comparison.points_apart,
         place=comparison.place,
         refused_by=comparison.refused_by,
         outcome=comparison.outcome or "",
         node=comparison.node,
+        elsewhere=comparison.elsewhere,
     )
 
 
-def _where(ranking: ShownRanking) -> str:
+def _where(comparison: ShadowComparison, ranking: ShownRanking) -> str:
+    if group_named(comparison.namespace, comparison.pod) is not None:
+        return (ranking.error or ranking.message)[:TEXT_CHARACTERS]
     return ranking.candidates[0].node[:253] if ranking.candidates else ""
 
 

@@ -26,11 +26,12 @@ MOST_COMPARISON_BYTES: Final = 64 * 1024
 
 
 class ShadowResult(StrEnum):
-    """The result of comparing two rankings of a pod."""
+    """The result of comparing two rankings of a pod, or two plans of a group."""
 
-    # The same node is best, or neither finds one and both would evict on the same node or on none.
+    # The same node is best, or neither finds one and both would evict on the same node or on none. Of a group: as many
+    # members of each kind on the same nodes, or neither finds a plan and both would evict, or neither.
     EQUAL = "equal"
-    NODE = "node"  # another node is best
+    NODE = "node"  # another node is best; of a group: members elsewhere
     REFUSED = "refused"  # only the live scorer finds a node
     FEASIBLE = "feasible"  # only the shadow finds a node
     # Neither finds a node, and they differ in where evictions would make room.
@@ -57,7 +58,10 @@ _Name = Annotated[str, msgspec.Meta(max_length=NAME_CHARACTERS)]
 
 
 class ShownRanking(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One of the two rankings, as far as a person reads it. ``preempts_on`` is where evictions would make room."""
+    """One of the two rankings, as far as a person reads it. ``preempts_on`` is where evictions would make room.
+
+    A group's has no candidates: ``message`` says where its plan has the members.
+    """
 
     scorer: _Name = ""
     config: _Name = ""
@@ -72,7 +76,10 @@ class ShownRanking(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class ShadowComparison(Message, frozen=True, kw_only=True):
-    """Two rankings of an attempt. ``config`` is the digest of the shadow's configuration.
+    """Two rankings of an attempt, or two plans of a group. ``config`` is the digest of the shadow's configuration.
+
+    Of a group ``pod`` is its name in subjects, and ``elsewhere`` the number of members that the plans have on different
+    nodes.
 
     ``points_apart``: the shadow's points of its best node minus its points of the live one; ``place``: the live best
     node's place among the shadow's nodes. Both are ``None`` if the shadow has not scored that node; then ``refused_by``
@@ -88,6 +95,7 @@ class ShadowComparison(Message, frozen=True, kw_only=True):
     result: ShadowResult
     points_apart: int | None = None
     place: int | None = None
+    elsewhere: int | None = None
     refused_by: _Name = ""
     reason: _Text = ""
     live: ShownRanking

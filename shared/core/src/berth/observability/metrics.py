@@ -390,7 +390,7 @@ METRICS: Final[dict[str, Metric]] = {
     "berth_shadow_comparisons_total": Metric(
         kind="counter",
         labels=("result", "profile"),
-        meaning="Pods that a shadow has ranked too, by how it compares with the live ranking: equal, node, refused, "
+        meaning="Pods and groups that a shadow has ranked too, by how it compares: equal, node, refused, "
         "feasible, preemption, error.",
     ),
     "berth_shadow_refusals_total": Metric(
@@ -416,7 +416,9 @@ METRICS: Final[dict[str, Metric]] = {
         buckets=(0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000),
     ),
     "berth_shadow_ranking_duration_seconds": Metric(
-        kind="histogram", meaning="Seconds that a shadow took to rank all nodes for one pod.", buckets=_ATTEMPT
+        kind="histogram",
+        meaning="Seconds that a shadow took to rank all nodes for one pod, or to plan a group.",
+        buckets=_ATTEMPT,
     ),
     "berth_main_loop_lag_seconds": Metric(
         kind="histogram", meaning="Delay of a timer of the main loop.", buckets=_ATTEMPT

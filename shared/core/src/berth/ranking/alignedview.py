@@ -15,6 +15,7 @@ from typing import Final
 
 from berth.bus.interface import Entry, StoredMessage
 from berth.messages.attempts import Positions, Ranked
+from berth.messages.groupattempts import GroupRanked
 from berth.ranking.view import View
 
 # Time that changes are held while no ranking waits: longer than a live scorer that keeps up holds a pod.
@@ -68,7 +69,7 @@ class AlignedView:
         oldest = [held[0].arrived_at for held in (self._cluster, self._decisions) if held]
         return min(oldest) + HOLD_SECONDS if oldest else None
 
-    def advance_to(self, live: Ranked, now: float) -> Applied:
+    def advance_to(self, live: Ranked | GroupRanked, now: float) -> Applied:
         """Apply the changes that a live ranking had counted."""
         positions = live.positions
         applied = self._apply(

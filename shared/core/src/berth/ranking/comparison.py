@@ -1,4 +1,4 @@
-"""Compares a shadow's ranking of a pod with the live one, and adds the pod's Decision (ADR 35). No I/O."""
+"""Compares a shadow's ranking of a pod, or plan of a group, with the live one; adds the Decision (ADR 35). No I/O."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import msgspec
 from berth.api.meta import NAME_CHARACTERS
 from berth.framework.profile import Profile
 from berth.framework.status import Status
-from berth.messages.attempts import DecisionSummary, Preemption, Ranked
+from berth.messages.attempts import DecisionSummary, Preemption, Ranked, Rejection
+from berth.messages.groupattempts import GroupRanked, subject_name
 from berth.messages.shadow import (
     SHOWN_CANDIDATES,
     SHOWN_REJECTIONS,
@@ -36,13 +37,14 @@ def best_node(ranked: Ranked) -> str:
     return ranked.candidates[0].node if ranked.candidates else ""
 
 
-def skip_reason(live: Ranked, profile: Profile | None) -> SkipReason | None:
+def skip_reason(live: Ranked | GroupRanked, profile: Profile | None) -> SkipReason | None:
     """Why a live ranking is skipped; ``None`` if it is compared. ``profile``: the shadow's of the same name."""
     if profile is None:
         return SkipReason.PROFILE
-    if live.error or live.behind:
+    is_group = isinstance(live, GroupRanked)
+    if (live.plan.error if is_group else live.error) or live.behind:
         return SkipReason.LIVE
-    if profile.asks_extenders(live.pod):
+    if any(map(profile.asks_extenders, live.bundle.classes if is_group else [live.pod])):
         return SkipReason.EXTENDERS
     return None
 
@@ -67,6 +69,75 @@ def compare(live: Ranked, own: Ranked, *, shadow: str, rejection: Status | None 
         reason=_cut(", ".join(rejection.reasons)) if refused and rejection is not None else "",
         live=_shown(live, besides=best_node(own)),
         own=_shown(own, besides=best_node(live)),
+    )
+
+
+def compare_plans(live: GroupRanked, own: GroupRanked, *, shadow: str) -> ShadowComparison:
+    """Compare two plans of one attempt of a group. Equal pods are interchangeable: the number on each node counts."""
+    elsewhere = _elsewhere(live, own)
+    rejection = next(iter(_rejections(own)), None) if live.plan.is_found else None
+    return ShadowComparison(
+        config=own.config,
+        shadow=shadow,
+        attempt=live.attempt,
+        profile=live.profile,
+        namespace=live.group.namespace,
+        pod=subject_name(live.group.key),
+        uid=live.group.uid,
+        result=_result_of_plans(live, own, elsewhere),
+        elsewhere=elsewhere,
+        refused_by="" if rejection is None else rejection.plugin[:NAME_CHARACTERS],
+        reason="" if rejection is None else _cut(rejection.reason),
+        live=_shown_plan(live),
+        own=_shown_plan(own),
+    )
+
+
+def _elsewhere(live: GroupRanked, own: GroupRanked) -> int | None:
+    if not live.plan.is_found or not own.plan.is_found:
+        return None
+    one, other = _places(live), _places(own)
+    return max((one - other).total(), (other - one).total())
+
+
+def _places(ranked: GroupRanked) -> Counter[tuple[int, str]]:
+    """The number of members by class and node."""
+    of_class = {member.uid: member.of_class for member in ranked.bundle.members}
+    return Counter((of_class[member.uid], ranked.plan.nodes[member.node]) for member in ranked.plan.members)
+
+
+def _result_of_plans(live: GroupRanked, own: GroupRanked, elsewhere: int | None) -> ShadowResult:
+    if own.plan.error:
+        return ShadowResult.ERROR
+    if elsewhere is not None:
+        return ShadowResult.NODE if elsewhere else ShadowResult.EQUAL
+    if live.plan.is_found:
+        return ShadowResult.REFUSED
+    if own.plan.is_found:
+        return ShadowResult.FEASIBLE
+    same = (live.preemption is None) == (own.preemption is None)
+    return ShadowResult.EQUAL if same else ShadowResult.PREEMPTION
+
+
+def _rejections(ranked: GroupRanked) -> list[Rejection]:
+    return [] if ranked.plan.is_found else [each for of_class in ranked.plan.classes for each in of_class.rejections]
+
+
+def _shown_plan(ranked: GroupRanked) -> ShownRanking:
+    plan = ranked.plan
+    message = plan.message
+    if plan.is_found:
+        nodes = len({member.node for member in plan.members})
+        domain = f", {plan.topology_key} {plan.domain}" if plan.domain else ""
+        message = f"{len(plan.members)} members on {nodes} {'node' if nodes == 1 else 'nodes'}{domain}"
+    elif ranked.preemption is not None:
+        message = f"{message}; evictions would make room"
+    return ShownRanking(
+        scorer=ranked.scorer[:NAME_CHARACTERS],
+        config=ranked.config[:NAME_CHARACTERS],
+        rejections=_rejections(ranked)[:SHOWN_REJECTIONS],
+        message=_cut(message),
+        error=_cut(plan.error),
     )
 
 
@@ -121,11 +192,12 @@ def _cut(text: str) -> str:
     return text if len(text) <= TEXT_CHARACTERS else f"{text[:TEXT_CHARACTERS]}..."
 
 
-def refusing_plugins(comparison: ShadowComparison, live: Ranked) -> Iterator[tuple[Side, str]]:
+def refusing_plugins(comparison: ShadowComparison, live: Ranked | GroupRanked) -> Iterator[tuple[Side, str]]:
     if comparison.refused_by:
         yield "shadow", comparison.refused_by
     if comparison.result is ShadowResult.FEASIBLE:
-        yield from (("live", plugin[:NAME_CHARACTERS]) for plugin in live.blockers)
+        blockers = {each.plugin for each in _rejections(live)} if isinstance(live, GroupRanked) else live.blockers
+        yield from (("live", plugin[:NAME_CHARACTERS]) for plugin in blockers if plugin)
 
 
 class AwaitedDecisions:

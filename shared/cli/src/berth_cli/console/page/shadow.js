@@ -1,7 +1,7 @@
 // Shadows: how often another configuration would have chosen as the live one, the last differences, and one of them whole.
 
 import { choices } from "./address.js";
-import { ask, cell, el, fill, known, nodeLink, podLink, refill, tableOf, words } from "./dom.js";
+import { ask, cell, el, fill, isGroup, known, nodeLink, podLink, podName, refill, tableOf, words } from "./dom.js";
 import { clock, count, percent } from "./format.js";
 import { KINDS } from "./palette.js";
 import { drawCandidates, drawRejections } from "./pod.js";
@@ -11,7 +11,7 @@ const REDRAW_MS = 500;
 const ROWS = 100;
 const RESULTS = {
   equal: ["as live", "the same node, or the same reason for none", KINDS[2]],
-  node: ["other node", "both find nodes, and another is best", KINDS[0]],
+  node: ["other node", "both find nodes, and another is best; of a group: members elsewhere", KINDS[0]],
   refused: ["refused", "only live finds a node", KINDS[5]],
   feasible: ["feasible", "only the shadow finds a node", KINDS[4]],
   preemption: ["evictions", "neither finds a node; they would evict elsewhere", KINDS[3]],
@@ -25,6 +25,8 @@ const NUMBERS = ["Points apart", "Place"];
 const kept = { shadow: "" };
 
 const wordOf = (result) => (RESULTS[result] || [result])[0];
+const elsewhere = (one) => (one.elsewhere ? ` ${count(one.elsewhere)} members elsewhere` : "");
+const where = (one, found, key) => (!found ? "none" : isGroup(one.pod) ? words(found) : known(nodeLink(found), `${key} ${keyOf(one)}`));
 const keyOf = (one) => `${one.at} ${one.shadow} ${one.pod}`;
 const linkOf = (one) => `#/shadow/${[one.shadow, one.namespace, one.pod].map(encodeURIComponent).join("/")}`;
 
@@ -49,10 +51,10 @@ export function shadowView(place, signal) {
     nothing.hidden = shown.length > 0;
     table.hidden = !shown.length;
     refill(body, shown.map((one) => el("tr", {}, cell("Time", { class: "time" }, clock(one.at)),
-      cell("Pod", {}, known(el("a", { href: linkOf(one) }, `${one.namespace}/${one.pod}`), `pod ${keyOf(one)}`)), cell("Shadow", {}, one.shadow),
-      cell("Difference", {}, wordOf(one.result), one.refused ? el("span", { class: "muted" }, " refused by ", words(one.refused)) : null),
-      cell("Live", {}, one.live ? known(nodeLink(one.live), `live ${keyOf(one)}`) : "none"),
-      cell("Shadow's node", {}, one.own ? known(nodeLink(one.own), `own ${keyOf(one)}`) : "none"),
+      cell("Pod", {}, known(el("a", { href: linkOf(one) }, podName(one.namespace, one.pod)), `pod ${keyOf(one)}`)), cell("Shadow", {}, one.shadow),
+      cell("Difference", {}, wordOf(one.result), el("span", { class: "muted" }, elsewhere(one)), one.refused ? el("span", { class: "muted" }, " refused by ", words(one.refused)) : null),
+      cell("Live", {}, where(one, one.live, "live")),
+      cell("Shadow's node", {}, where(one, one.own, "own")),
       cell("Points apart", { class: "number" }, one.apart ?? "-"), cell("Place", { class: "number" }, one.place ?? "-"))));
   }
 
@@ -99,7 +101,7 @@ function card({ process, readiness, figures }) {
 
 /** One difference: both rankings side by side. */
 export function differenceView(place, signal, shadow, namespace, name) {
-  const head = el("section", { class: "verdict", "aria-live": "polite" }, el("h1", {}, `${namespace}/${name}`), el("p", { class: "empty" }, "Reading..."));
+  const head = el("section", { class: "verdict", "aria-live": "polite" }, el("h1", {}, podName(namespace, name)), el("p", { class: "empty" }, "Reading..."));
   const sides = el("div", { class: "sides" });
   fill(place, head, sides);
 
@@ -108,14 +110,14 @@ export function differenceView(place, signal, shadow, namespace, name) {
     if (signal.aborted) return;
     answer = found;
     const apart = found.points_apart === null ? "" : ` By the shadow's scores the live node is in place ${found.place}, ${count(found.points_apart)} points behind.`;
-    const refused = found.refused_by ? ` The shadow refuses the live node: ${found.refused_by}: ${found.reason}.` : "";
-    fill(head, el("h1", {}, `${namespace}/${name}`),
-      el("p", { class: "headline" }, el("span", { class: "badge" }, wordOf(found.result)), ` ${(RESULTS[found.result] || ["", ""])[1]}.${apart}${refused}`),
+    const refused = found.refused_by ? ` The shadow refuses ${isGroup(name) ? "the group" : "the live node"}: ${found.refused_by}: ${found.reason}.` : "";
+    fill(head, el("h1", {}, podName(namespace, name)),
+      el("p", { class: "headline" }, el("span", { class: "badge" }, wordOf(found.result)), ` ${(RESULTS[found.result] || ["", ""])[1]}.${found.elsewhere ? `${elsewhere(found)}.` : ""}${apart}${refused}`),
       el("p", { class: "muted" }, "Decided: ", found.live.outcome || "not yet", found.live.node ? [" on ", nodeLink(found.live.node)] : null, ". ",
         podLink(namespace, name, "Why, and its messages"), " · ", el("a", { href: "#/shadow" }, "all differences")));
     fill(sides, side("Live", found.live), side(`Shadow ${found.shadow}`, found.own));
   }, (error) => {
-    if (!signal.aborted) fill(head, el("h1", {}, `${namespace}/${name}`), el("p", { class: "notice" }, error.message), el("p", {}, podLink(namespace, name, "The pod")));
+    if (!signal.aborted) fill(head, el("h1", {}, podName(namespace, name)), el("p", { class: "notice" }, error.message), el("p", {}, podLink(namespace, name, "The pod")));
   });
   return () => answer;
 }

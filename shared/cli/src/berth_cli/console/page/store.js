@@ -157,8 +157,8 @@ export class Store extends EventTarget {
 
   takeShadows(frame) {
     if (frame.shadows) this.shadows = frame.shadows;
-    for (const [at, shadow, namespace, pod, profile, result, live, own, apart, place, refused, outcome, node] of frame.differences || [])
-      this.differences.unshift({ at, shadow, namespace, pod, profile, result, live, own, apart, place, refused, outcome, node });
+    for (const [at, shadow, namespace, pod, profile, result, live, own, apart, place, refused, outcome, node, elsewhere] of frame.differences || [])
+      this.differences.unshift({ at, shadow, namespace, pod, profile, result, live, own, apart, place, refused, outcome, node, elsewhere });
     this.differences.length = Math.min(this.differences.length, DIFFERENCES);
     if (frame.whole || frame.shadows || frame.differences) this.notify("shadows");
   }
