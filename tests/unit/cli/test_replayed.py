@@ -8,11 +8,14 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
 from typer.testing import CliRunner
 
+from berth.api.meta import ObjectMeta
+from berth.api.podgroups import GROUP_LABEL, CoschedulingPodGroup, CoschedulingSpec
 from berth.exits import UsageError
 from berth.messages.livedata import NodeSample, encode_sample
 from berth.messages.queue import WaitingPod
@@ -33,6 +36,7 @@ from berth_cli.replayed.server import ReplayServer
 from harness.builders.objects import a_container, a_node, a_pod
 from harness.builders.profiles import default_profile, packing_profiles
 from harness.plugins.long_runs import often
+from harness.worlds.recorded_groups import RecordedGroups
 from harness.worlds.recorded_world import CONFIG, START, RecordedWorld, a_recording
 
 KEPT = Path(__file__).parents[2] / "data/recordings/preemption-and-volumes.berth"
@@ -402,6 +406,71 @@ def test_only_the_first_pods_are_listed_and_the_others_counted(world: RecordedWo
     document = shown.document()
     assert (len(document["different"]), document["more"]) == (1, different - 1)
     assert different > 1
+
+
+# --- groups
+
+
+class Gang:
+    """A group of two in a recording, of which pods are bound, and end, a second after each other."""
+
+    def __init__(self, world: RecordedWorld, minimum: int = 2) -> None:
+        self.world = world
+        metadata = ObjectMeta(name="gang", namespace="default", uid="uid-gang")
+        spec = CoschedulingSpec(min_member=minimum)
+        world.mirror("coschedulingpodgroup.uid-gang", CoschedulingPodGroup(metadata=metadata, spec=spec))
+
+    def bind(self, *names: str) -> Gang:
+        for name in names:
+            self.world.seconds += 1
+            self.world.mirror(f"pod.{name}", a_pod(name, uid=name, node="n1", labels={GROUP_LABEL: "gang"}))
+        return self
+
+    def end(self, *names: str) -> Gang:
+        for name in names:
+            self.world.seconds += 1
+            self.world.mirror(f"pod.{name}", None)
+        return self
+
+    def row(self) -> dict[str, Any]:
+        (row,) = clusters(self.world.recording).document()["groups"]
+        return row
+
+
+def test_a_group_is_a_row_with_what_is_bound_at_each_step(world: RecordedWorld):
+    row = Gang(world).bind("a", "b", "c").row()
+    assert (row["namespace"], row["name"], row["minimum"]) == ("default", "gang", 2)
+    assert [count for _, count in row["bound"]] == [1, 2, 3]
+    assert [step for step, _ in row["bound"]] == sorted({step for step, _ in row["bound"]})
+    assert (row["partial_seconds"], row["is_partial"]) == (None, False)  # one second is no longer than a second
+
+
+@pytest.mark.parametrize(
+    ("happens", "seconds", "still"),
+    [
+        pytest.param(lambda gang: gang.bind("a", "b").end("a", "b"), None, False, id="it ends pod by pod"),
+        pytest.param(lambda gang: gang.bind("a", "b").end("a").bind("b", "b", "c"), 3, False, id="a lost pod"),
+        pytest.param(lambda gang: gang.bind("a", "a", "a").end("a"), 3, False, id="begun and given up"),
+        pytest.param(lambda gang: gang.bind("a", "b").end("a").bind("b", "b"), 2, True, id="in part at the end"),
+    ],
+)
+def test_a_group_that_was_bound_in_part_for_longer_than_a_second_is_marked(world, happens, seconds, still):
+    row = happens(Gang(world)).row()
+    assert (row["partial_seconds"], row["is_partial"]) == (seconds, still)
+
+
+def test_pods_of_a_group_without_a_minimum_are_no_row(world: RecordedWorld):
+    Gang(world, minimum=1).bind("a")
+    assert clusters(world.recording).document()["groups"] == []
+
+
+@pytest.mark.parametrize("seed", range(often(2)))
+def test_what_is_recorded_of_groups_makes_rows(seed: int):
+    world = RecordedGroups(seed)
+    world.run(300)
+    rows = clusters(world.recording).document()["groups"]
+    assert any(row["whole_seconds"] is not None for row in rows)
+    assert all(count >= 0 for row in rows for _, count in row["bound"])
 
 
 # --- over HTTP

@@ -14,6 +14,7 @@ from berth_cli.options import NotFoundError, PodName
 from berth_cli.pods.explain import decision_json
 from berth_cli.pods.lookup import EvictionRecord, ExplainedDecision
 from berth_cli.recording.file import Recording
+from berth_cli.recording.groups import GroupCourse, group_courses
 from berth_cli.recording.history import Fate, History
 from berth_cli.recording.whatif import ComparedPod, WhatIf, what_if
 from berth_cli.replayed.decisions import RecordedDecisions, waited_sentence, waited_sentences
@@ -21,7 +22,9 @@ from berth_cli.replayed.film import Film, LastRanking, Stay, film_times, recorde
 from berth_cli.replayed.wording import MEASURES, fate_text, kind_of, measure_cells, summary_of
 
 MOST_LISTED: Final = 5000  # pods on the page; ``-o json`` has all
+MOST_GROUPS: Final = 500
 MOST_NOTES: Final = 50
+PARTIAL_SECONDS: Final = 1.0  # longer than the Bindings of a group take
 TEXT_CHARACTERS: Final = 600
 
 
@@ -43,6 +46,7 @@ class TwoClusters:
     found: WhatIf
     recorded: Film
     other: Film
+    groups: Sequence[GroupCourse] = ()
     notes: Sequence[str] = ()  # such as errors of plugins
     _decisions: RecordedDecisions = field(repr=False)
     _asked: frozenset[PodName] = field(repr=False)
@@ -65,6 +69,7 @@ class TwoClusters:
             found=found,
             recorded=recorded_film(source.recording, history, times),
             other=other,
+            groups=group_courses(source.recording),
             _decisions=RecordedDecisions(source.recording),
             _asked=frozenset(
                 PodName(namespace=each.metadata.namespace, name=each.metadata.name) for each in history.pods.values()
@@ -88,6 +93,7 @@ class TwoClusters:
             "measures": list(zip(MEASURES, *map(measure_cells, measured), strict=True)),
             "different": [_different_json(each) for each in different[:MOST_LISTED]],
             "more": max(0, len(different) - MOST_LISTED),
+            "groups": [self._group_json(each) for each in self.groups[:MOST_GROUPS]],
             "notes": [note[:TEXT_CHARACTERS] for note in self.notes[:MOST_NOTES]],
         }
 
@@ -125,6 +131,19 @@ class TwoClusters:
             "difference": kind_of(compared) if compared is not None else "",
             "recorded": {**self._recorded_json(name, here), "stays": [self._stay_json(each) for each in here]},
             "other": {**self._other_json(name, compared, there), "stays": [self._stay_json(each) for each in there]},
+        }
+
+    def _group_json(self, course: GroupCourse) -> Document:
+        """A group as it was recorded; both clusters have its pods there. ``bound``: the number from each step on."""
+        waited = course.whole_at - course.asked_at if course.whole_at and course.asked_at else None
+        return {
+            "namespace": course.key.namespace,
+            "name": course.key.name,
+            "minimum": course.minimum,
+            "bound": [[*each] for each in {self.recorded.step_of(at): count for at, count in course.bound}.items()],
+            "whole_seconds": None if waited is None else max(0.0, waited.total_seconds()),
+            "partial_seconds": course.partial_seconds if course.partial_seconds > PARTIAL_SECONDS else None,
+            "is_partial": course.is_partial,
         }
 
     def _stay_json(self, stay: Stay) -> Document:

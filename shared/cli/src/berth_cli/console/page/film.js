@@ -1,7 +1,7 @@
 // A run step by step. From any step to any other it makes the frame that brings a store there, as the live console's do.
 
 /** The last value of a history [[step, value]] up to a step; null before the first. */
-function at(history, step) {
+export function at(history, step) {
   let [below, above] = [0, history.length];
   while (below < above) {
     const middle = (below + above) >> 1;

@@ -2,7 +2,7 @@
 
 import { address } from "./address.js";
 import { ask, el, fill, nodeLink, podLink, podPath, setText } from "./dom.js";
-import { Film, SAMPLES, samplesOf } from "./film.js";
+import { at, Film, SAMPLES, samplesOf } from "./film.js";
 import { clock, cores, count, duration, memory } from "./format.js";
 import { offerFind, offerLogout, offerSkip } from "./head.js";
 import { Measures } from "./measures.js";
@@ -103,6 +103,7 @@ function open(found) {
     setText(time, text);
     slider.setAttribute("aria-valuetext", text);
     if (laidOut) summaries();
+    groups.moved(step);
     detail.moved();
   }
 
@@ -132,6 +133,7 @@ function open(found) {
   const panel = el("section", { class: "chosen", "aria-label": "Chosen", "aria-live": "polite", hidden: true });
   const detail = chosenDetail(panel, { titles, times, step: () => step, mark });
   const list = differences(found, titles);
+  const groups = groupRows(found.groups);
 
   function mark(nodes) {
     for (const side of SIDES) clusters[side].map.mark(nodes[side] || "");
@@ -144,7 +146,7 @@ function open(found) {
   fill(place,
     el("div", { class: "controls" }, controls.parts), player,
     el("div", { class: "split" },
-      el("div", {}, el("div", { class: "pair" }, SIDES.map((side) => clusters[side].element)), panel, measured(found, titles)), list));
+      el("div", {}, el("div", { class: "pair" }, SIDES.map((side) => clusters[side].element)), panel, groups.element, measured(found, titles)), list));
   go(last);
   layOut();
   new ResizeObserver(() => { laidOut = false; }).observe(clusters.other.map.element);
@@ -190,6 +192,18 @@ function differences({ different, more, asked, summary, again }, titles) {
     el("p", { class: "muted" }, `With the recorded configuration, placed one after the other: ${again}.`),
     different.length ? text : null, body, rest,
     el("p", { class: "muted" }, `Each pod: where it was recorded \u2192 where it is ${titles.other.replace("With", "with")}.`));
+}
+
+/** A row a group, with what is bound of it at the time shown. Both clusters have its pods where they were recorded. */
+function groupRows(groups) {
+  const cells = groups.map(() => el("td", { class: "number" }));
+  const partial = ({ partial_seconds: seconds, is_partial: still }) => (seconds ? el("span", { class: "badge bad" }, `in part for ${duration(seconds)}${still ? ", still" : ""}`) : "");
+  const rows = groups.map((group, number) => el("tr", {}, el("th", { scope: "row" }, `${group.namespace}/${group.name}`), cells[number],
+    el("td", { class: "number" }, count(group.minimum)), el("td", { class: "number" }, group.whole_seconds === null ? "" : duration(group.whole_seconds)), el("td", {}, partial(group))));
+  const element = el("section", { class: "card groups", hidden: !groups.length }, el("h2", {}, "Groups", el("span", { class: "muted" }, "as recorded, in both")), el("div", { class: "scroll" }, el("table", {},
+    el("thead", {}, el("tr", {}, ["Group", "Bound", "Minimum", "Whole after", ""].map((name) => el("th", { scope: "col" }, name)))), el("tbody", {}, rows))));
+  const moved = (step) => groups.forEach((group, number) => setText(cells[number], String(at(group.bound, step) ?? 0)));
+  return { element, moved };
 }
 
 function measured({ measures }, titles) {
