@@ -208,6 +208,38 @@ PIPELINE: Final = Dashboard(
                 },
             ),
         ),
+        "Groups of pods": (
+            Panel(
+                title="Partly bound for long",
+                about="PodGroups with fewer pods bound than their minimum for longer than their timeout.",
+                unit="short",
+                queries={"groups": gauge("berth_group_partial")},
+            ),
+            Panel(
+                title="Plans",
+                about="Plans that scorers make of whole groups. Groups without room are planned again and again.",
+                unit="cps",
+                queries={"plans": rate("berth_group_plan_duration_seconds_count")},
+            ),
+            Panel(
+                title="A plan",
+                about="From the begin of a plan to its end, with what other pods took meanwhile.",
+                unit="s",
+                queries=quantiles("berth_group_plan_duration_seconds"),
+            ),
+            Panel(
+                title="Begun and not whole",
+                about="Attempts that bound some members of a group and not its minimum: the rest is planned at once.",
+                unit="cps",
+                queries={"attempts": rate("berth_conflicts_total", match='reason="begun"')},
+            ),
+            Panel(
+                title="Earmarked nodes",
+                about="Nodes that are kept for groups which have waited long; BERTH_GROUP_EARMARK_SECONDS allows it.",
+                unit="short",
+                queries={"nodes": gauge("berth_group_earmarked_nodes")},
+            ),
+        ),
         "Services": (
             Panel(
                 title="Leadership terms",

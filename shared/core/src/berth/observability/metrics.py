@@ -259,7 +259,7 @@ METRICS: Final[dict[str, Metric]] = {
         kind="counter",
         labels=("reason",),
         meaning="Conflicts (a pod is ranked again): no-candidate, changed, proposals, behind, victims, fits, "
-        "view, volumes.",
+        "view, volumes, begun (of a group, too few members are bound).",
         values=tuple(Reason),
     ),
     "berth_stage_duration_seconds": Metric(
