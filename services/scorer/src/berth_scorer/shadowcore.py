@@ -130,7 +130,7 @@ def _decoded(data: bytes) -> Ranked | GroupRanked:
 
 
 @dataclass(frozen=True, slots=True)
-class _Planning:
+class _PlanUnderWay:
     """The shadow's plan of a group, under way since ``began`` by the stopwatch."""
 
     stored: StoredMessage
@@ -157,7 +157,7 @@ class ShadowCore:
         self._group_ranker = GroupRanker(
             profiles=ranker.profiles, config=ranker.config, identity=ranker.identity, clock=stopwatch
         )
-        self._planning: _Planning | None = None
+        self._planning: _PlanUnderWay | None = None
         self._slice_goes_on: Callable[[], bool] = lambda: True
         self._position_wait = position_wait.total_seconds()
         self.view: Final = View(proposal_lifetime=proposal_lifetime)
@@ -327,13 +327,13 @@ class ShadowCore:
     def _begin_plan(self, stored: StoredMessage, live: GroupRanked, now: float) -> list[ShadowEffect]:
         pending = live.pending(after=Positions())
         answering = self._group_ranker.answer(pending, self.view, may_continue=self._may_plan)
-        self._planning = _Planning(stored, live, answering, self._stopwatch())
+        self._planning = _PlanUnderWay(stored, live, answering, self._stopwatch())
         return self._plan(self._planning, now)
 
     def _may_plan(self) -> bool:
         return self._slice_goes_on()
 
-    def _plan(self, planning: _Planning, now: float) -> list[ShadowEffect]:
+    def _plan(self, planning: _PlanUnderWay, now: float) -> list[ShadowEffect]:
         """Work on the plan for a slice; once it is made, compare it and count the live one."""
         effects: list[ShadowEffect] = []
         live = planning.live

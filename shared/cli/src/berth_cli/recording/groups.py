@@ -18,6 +18,7 @@ from berth.api.kinds import POD
 from berth.api.pod import Pod
 from berth.api.podgroups import (
     CoschedulingPodGroup,
+    Dialect,
     GroupKey,
     PodGroup,
     UpstreamPodGroup,
@@ -34,9 +35,16 @@ from berth.messages.groupattempts import GroupPending, decode_group
 from berth.messages.subjects import parse_key
 from berth_cli.recording.file import Recorded, Recording
 
-_FORMS: Final = dict(
-    zip(KINDS.values(), ((CoschedulingPodGroup, of_coscheduling), (UpstreamPodGroup, of_upstream)), strict=True)
-)
+
+def _coscheduling(raw: bytes | msgspec.Raw) -> PodGroup:
+    return of_coscheduling(decode_json(_coscheduling_group, raw, "a mirrored PodGroup"))
+
+
+def _upstream(raw: bytes | msgspec.Raw) -> PodGroup:
+    return of_upstream(decode_json(_upstream_group, raw, "a mirrored PodGroup"))
+
+
+_FORMS: Final = {KINDS[Dialect.COSCHEDULING]: _coscheduling, KINDS[Dialect.UPSTREAM]: _upstream}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -126,9 +134,7 @@ class _Courses:
         if kind == POD.name:
             self._show_pod(name, event.payload, at)
         elif kind in _FORMS and event.payload is not None:
-            struct, form_of = _FORMS[kind]
-            raw = decode_entry(event.payload).object
-            self._show(form_of(decode_json(msgspec.json.Decoder(struct), raw, "a mirrored PodGroup")), at)
+            self._show(_FORMS[kind](decode_entry(event.payload).object), at)
 
     def _show(self, group: PodGroup, at: datetime) -> GroupCourse:
         course = self.by_key.setdefault(group.key, GroupCourse(key=group.key))
@@ -146,3 +152,5 @@ class _Courses:
 
 
 _pod: Final = msgspec.json.Decoder(Pod)
+_coscheduling_group: Final = msgspec.json.Decoder(CoschedulingPodGroup)
+_upstream_group: Final = msgspec.json.Decoder(UpstreamPodGroup)

@@ -41,12 +41,10 @@ def skip_reason(live: Ranked | GroupRanked, profile: Profile | None) -> SkipReas
     """Why a live ranking is skipped; ``None`` if it is compared. ``profile``: the shadow's of the same name."""
     if profile is None:
         return SkipReason.PROFILE
-    is_group = isinstance(live, GroupRanked)
-    if (live.plan.error if is_group else live.error) or live.behind:
+    error, pods = (live.plan.error, live.bundle.classes) if isinstance(live, GroupRanked) else (live.error, [live.pod])
+    if error or live.behind:
         return SkipReason.LIVE
-    if any(map(profile.asks_extenders, live.bundle.classes if is_group else [live.pod])):
-        return SkipReason.EXTENDERS
-    return None
+    return SkipReason.EXTENDERS if any(map(profile.asks_extenders, pods)) else None
 
 
 def compare(live: Ranked, own: Ranked, *, shadow: str, rejection: Status | None = None) -> ShadowComparison:
