@@ -7,15 +7,10 @@ from typing import Any
 from bench.claims import for_each
 from berth_sim.nodes import ZONES
 from harness.worlds.cluster_user import ClusterUser
+from harness.worlds.podgroups import UPSTREAM
 
 RACK_LABEL = "example.com/rack"
 NODES_PER_RACK = 100
-VERSION = "scheduling.k8s.io/v1alpha2"
-_GATES = ("GenericWorkload", "GangScheduling", "TopologyAwareWorkloadScheduling", "WorkloadAwarePreemption")
-GATES = ("--feature-gates=" + ",".join(f"{gate}=true" for gate in _GATES),)
-"""Flags of kube-scheduler."""
-SERVED = (f"--runtime-config={VERSION}=true", *GATES)
-"""Flags of kube-apiserver."""
 
 
 async def add_racks(cluster: ClusterUser, nodes: int) -> None:
@@ -60,4 +55,4 @@ async def remove_groups(seen: ClusterUser) -> None:
 
 
 def _path(seen: ClusterUser) -> str:
-    return f"/apis/{VERSION}/namespaces/{seen.namespace}/podgroups"
+    return f"/apis/{UPSTREAM}/namespaces/{seen.namespace}/podgroups"

@@ -29,10 +29,11 @@ from rich.table import Table
 from bench.claims import add_devices
 from bench.contenders import KUBE_SCHEDULER, Berth, Contender, kube_scheduler
 from bench.drain import Drain, Form, drain
-from bench.gangs import GATES, SERVED, add_racks
+from bench.gangs import add_racks
 from berth_sim.nodes import ZONES
 from harness.servers.control_plane import HOW_TO_GET_IT, ControlPlane, assets_folder, control_plane
 from harness.worlds.cluster_user import cluster_user
+from harness.worlds.podgroups import GATES, SERVED
 
 RESULTS = Path(__file__).parent / "results"
 UNREACHABLE = 3

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import copy
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -10,41 +10,36 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from harness.servers.control_plane import ControlPlane
+from harness.servers.control_plane import ControlPlane, assets_folder, control_plane
 from harness.worlds.cluster_user import ClusterUser, cluster_user, condition_of, eventually
 from harness.worlds.kubernetes_api import MERGE_PATCH
 from harness.worlds.pipeline import BerthUp, berth_up
-from harness.worlds.podgroups import DEFINITIONS, GROUP, define_podgroups_for_good, podgroups_path
+from harness.worlds.podgroups import DEFINITIONS, GROUP, SERVED, UPSTREAM, in_podgroup, podgroups_path
 
 pytestmark = [pytest.mark.requires("kubebuilder_assets", "nats-server"), pytest.mark.timeout(240)]
 
 FOLDER: Final = Path(__file__).parents[2] / "docs/examples/gangs/operators"
 GANGS: Final = ("jobset", "kuberay", "lws", "mpi", "trainer")
 ZONE: Final = "topology.kubernetes.io/zone"
-LABEL: Final = f"{GROUP}/pod-group"
 DEEP: Final = "[" * 3000 + "]" * 3000
 
 Body = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def berth_with_groups(own_control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BerthUp]:
-    """`berth up` with the example's profiles, on an API server that has the definition of PodGroups."""
-    kubeconfig, folder = own_control_plane.kubeconfig_path, tmp_path_factory.mktemp("up")
-    asyncio.run(define_groups(kubeconfig))
+def berth_with_groups(
+    plane_with_podgroups: ControlPlane, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[BerthUp]:
+    """`berth up` with the example's profiles."""
+    kubeconfig, folder = plane_with_podgroups.kubeconfig_path, tmp_path_factory.mktemp("up")
     with berth_up("--kubeconfig", kubeconfig, "--config", FOLDER / "scheduler.yaml", folder=folder) as berth:
         berth.wait_until_ready()
         yield berth
 
 
-async def define_groups(kubeconfig: Path) -> None:
-    async with cluster_user(kubeconfig) as seen:
-        await define_podgroups_for_good(seen.api)
-
-
 @pytest.fixture
-async def user(berth_with_groups: BerthUp, own_control_plane: ControlPlane) -> AsyncIterator[ClusterUser]:
-    async with cluster_user(own_control_plane.kubeconfig_path) as seen:
+async def user(berth_with_groups: BerthUp, plane_with_podgroups: ControlPlane) -> AsyncIterator[ClusterUser]:
+    async with cluster_user(plane_with_podgroups.kubeconfig_path) as seen:
         yield seen
 
 
@@ -139,9 +134,9 @@ async def test_a_podgroup_that_cannot_be_read_is_explained_and_keeps_no_other_gr
     }
     for name, spec in odd.items():
         await add_raw_group(user, name, spec)
-        await user.add_pods(1, name, cpu="100m", labels={LABEL: name})
+        await user.add_pods(1, name, cpu="100m", labels=in_podgroup(name))
     await add_raw_group(user, "honest", f'{{"minMember": 2, "beside": {DEEP}}}')
-    honest = await user.add_pods(2, "honest", cpu="1", labels={LABEL: "honest"})
+    honest = await user.add_pods(2, "honest", cpu="1", labels=in_podgroup("honest"))
     await user.all_bound(honest)
 
     async def messages() -> dict[str, str] | None:
@@ -177,3 +172,145 @@ async def add_raw_group(user: ClusterUser, name: str, spec: str) -> None:
         return await user.api.post_text(podgroups_path(user.namespace), text) in {201, 409}
 
     await eventually(is_made, f"PodGroup {name} to be accepted")
+
+
+# --- Kubernetes' own PodGroups
+
+BATCHES: Final = (1, 2, 3)
+"""Pods that a Job's controller makes at once: twice as many each time, here up to six."""
+REPLACES_CLUSTER: Final = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\nprofiles:\n"
+
+
+@pytest.fixture(scope="module")
+def upstream_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """An API server with Kubernetes' own PodGroups, and `berth up` in place of the cluster's scheduler, too."""
+    folder, assets = tmp_path_factory.mktemp("up"), assets_folder()
+    assert assets is not None
+    config = folder / "scheduler.yaml"
+    config.write_text(f"{REPLACES_CLUSTER}- schedulerName: berth\n- schedulerName: default-scheduler\n")
+    with (
+        control_plane(assets, api_flags=SERVED) as plane,
+        berth_up("--kubeconfig", plane.kubeconfig_path, "--config", config, folder=folder) as berth,
+    ):
+        berth.wait_until_ready()
+        yield plane
+
+
+@pytest.fixture
+async def upstream_user(upstream_plane: ControlPlane) -> AsyncIterator[ClusterUser]:
+    async with cluster_user(upstream_plane.kubeconfig_path) as seen:
+        yield seen
+
+
+def path_of(user: ClusterUser, made: Body) -> str:
+    return f"/apis/{UPSTREAM}/namespaces/{user.namespace}/{made['kind'].lower()}s"
+
+
+async def add_workload(user: ClusterUser, of: list[Body]) -> Body:
+    """Create the Workload and the PodGroup; returns the PodGroup."""
+    workload, group = [each for each in of if each["kind"] in {"Workload", "PodGroup"}]
+    for each in (workload, group):
+        answer = await user.api.post(path_of(user, each), each)
+        assert answer.code == 201, answer.body
+    return answer.body
+
+
+async def remove_workload(user: ClusterUser, of: list[Body]) -> None:
+    """As KubeRay: the finalizer is taken off, since pods still name the group."""
+    workload, group = [each for each in of if each["kind"] in {"Workload", "PodGroup"}]
+    path = f"{path_of(user, group)}/{group['metadata']['name']}"
+    assert (await user.api.patch(path, {"metadata": {"finalizers": None}}, MERGE_PATCH)).code == 200
+    for each in (path, f"{path_of(user, workload)}/{workload['metadata']['name']}"):
+        assert (await user.api.delete(each)).code == 200
+
+
+async def is_scheduled(user: ClusterUser, group: Body) -> bool:
+    shown = (await user.api.get(f"{path_of(user, group)}/{group['metadata']['name']}")).body
+    conditions = shown.get("status", {}).get("conditions", [])
+    return any(each["type"] == "PodGroupScheduled" and each["status"] == "True" for each in conditions)
+
+
+def resized(of: list[Body], size: int) -> list[Body]:
+    """The Workload and the PodGroup of a cluster with so many pods."""
+    workload, group = copy.deepcopy([each for each in of if each["kind"] in {"Workload", "PodGroup"}])
+    workload["spec"]["podGroupTemplates"][0]["schedulingPolicy"]["gang"]["minCount"] = size
+    group["spec"]["schedulingPolicy"]["gang"]["minCount"] = size
+    return [workload, group]
+
+
+async def test_a_ray_cluster_that_grows_has_another_podgroup_and_its_pods_stay(upstream_user: ClusterUser):
+    user, of = upstream_user, objects("kuberay-workload")
+    await user.add_nodes(2, cpu="4")
+    group, pods = await add_workload(user, of), [pod for each in of for pod in pods_of(each)]
+    names = [pod["metadata"]["name"] for pod in pods]
+    await user.create(pods)
+    placed = await user.all_bound(names)
+    await eventually(lambda: is_scheduled(user, group), "the group's condition")
+    await remove_workload(user, of)
+    another = await add_workload(user, resized(of, 5))
+    assert another["metadata"]["uid"] != group["metadata"]["uid"]
+    workers = [of_template(pods[-1], f"ray-small-worker-{word}") for word in ("b7tzq", "p2m9d")]
+    await user.create(workers)
+    now = await user.all_bound([*names, *(pod["metadata"]["name"] for pod in workers)])
+    assert {name: now[name] for name in names} == placed
+    await eventually(lambda: is_scheduled(user, another), "the condition of the group that was made anew")
+
+
+async def test_a_ray_cluster_whose_group_is_made_anew_while_it_waits_is_bound_whole(upstream_user: ClusterUser):
+    user, of = upstream_user, objects("kuberay-workload")
+    await user.add_nodes(1, cpu="3")
+    await add_workload(user, of)
+    pods = [pod for each in of for pod in pods_of(each)]
+    await user.create(pods)
+
+    async def waits() -> bool:
+        return (await user.condition(pods[0]["metadata"]["name"])).get("reason") == "Unschedulable"
+
+    await eventually(waits, "the group to find no room")
+    await remove_workload(user, of)
+    await add_workload(user, resized(of, 2))
+    placed = await user.all_bound([pods[0]["metadata"]["name"]])
+    assert len(placed) == 2
+    await user.add_nodes(1, cpu="1")
+    await user.all_bound(pod["metadata"]["name"] for pod in pods)
+
+
+async def test_pods_that_a_job_makes_in_batches_are_bound_together_and_a_failed_one_is_replaced(
+    upstream_user: ClusterUser,
+):
+    user, of = upstream_user, objects("job")
+    await user.add_nodes(2, cpu="4")
+    group = await add_workload(user, of)
+    pods = [as_of_controller(pod, index, group) for each in of for index, pod in enumerate(pods_of(each))]
+    names, made = [pod["metadata"]["name"] for pod in pods], 0
+    assert len(pods) == sum(BATCHES)
+    for batch in BATCHES:
+        assert await user.placed() == {}
+        await user.create(pods[made : made + batch])
+        made += batch
+    placed = await user.all_bound(names)
+    await user.delete_pod(names[2])
+    replacement = as_of_controller(of_template(pods[2], "train-2-x8kzp"), 2, group)
+    await user.create([replacement])
+    now = await user.all_bound(["train-2-x8kzp"])
+    assert {name: node for name, node in now.items() if name in placed}.items() <= placed.items()
+
+
+def as_of_controller(pod: Body, index: int, group: Body) -> Body:
+    """The pod as a Job's controller makes it: with its index, its group, and both as owners."""
+    owners = [
+        {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "7c1f", "controller": True},
+        {
+            "apiVersion": UPSTREAM,
+            "kind": "PodGroup",
+            "name": group["metadata"]["name"],
+            "uid": group["metadata"]["uid"],
+        },
+    ]
+    labels = {"batch.kubernetes.io/job-name": "train", "batch.kubernetes.io/job-completion-index": str(index)}
+    metadata = {**pod["metadata"], "labels": labels, "ownerReferences": owners}
+    return {**pod, "metadata": metadata, "spec": {**pod["spec"], **_in_group(group)}}
+
+
+def _in_group(group: Body) -> Body:
+    return {"schedulingGroup": {"podGroupName": group["metadata"]["name"]}}

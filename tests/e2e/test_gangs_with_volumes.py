@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from typing import Final
 
 import pytest
@@ -12,12 +10,11 @@ import pytest
 from harness.servers.control_plane import ControlPlane
 from harness.worlds.cluster_user import cluster_user, eventually
 from harness.worlds.pipeline import BerthUp, berth_up
-from harness.worlds.podgroups import GROUP, define_podgroups_for_good, podgroups_path
+from harness.worlds.podgroups import add_podgroup, in_podgroup
 from harness.worlds.storage import Storage, controllers
 
 pytestmark = [pytest.mark.requires("kubebuilder_assets", "nats-server"), pytest.mark.timeout(240)]
 
-LABEL: Final = f"{GROUP}/pod-group"
 MEMBERS: Final = ("gang-0", "gang-1", "gang-2")
 DEADLINE_SECONDS: Final = 15
 CONFIGURATION: Final = f"""\
@@ -32,36 +29,31 @@ profiles:
 
 
 @pytest.fixture(scope="module")
-def berth_with_groups(own_control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BerthUp]:
-    kubeconfig, folder = own_control_plane.kubeconfig_path, tmp_path_factory.mktemp("up")
+def berth_with_groups(
+    plane_with_podgroups: ControlPlane, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[BerthUp]:
+    kubeconfig, folder = plane_with_podgroups.kubeconfig_path, tmp_path_factory.mktemp("up")
     (folder / "scheduler.yaml").write_text(CONFIGURATION, encoding="utf-8")
-    asyncio.run(define_groups(kubeconfig))
     with berth_up("--kubeconfig", kubeconfig, "--config", folder / "scheduler.yaml", folder=folder) as berth:
         berth.wait_until_ready()
         yield berth
 
 
-async def define_groups(kubeconfig: Path) -> None:
-    async with cluster_user(kubeconfig) as seen:
-        await define_podgroups_for_good(seen.api)
-
-
 @pytest.fixture
-async def storage(berth_with_groups: BerthUp, own_control_plane: ControlPlane) -> AsyncIterator[Storage]:
+async def storage(berth_with_groups: BerthUp, plane_with_podgroups: ControlPlane) -> AsyncIterator[Storage]:
     """One node, and a gang of three with a claim each; the last one gets no volume at first."""
-    async with cluster_user(own_control_plane.kubeconfig_path) as seen:
+    async with cluster_user(plane_with_podgroups.kubeconfig_path) as seen:
         storage = Storage(seen)
         storage.withheld = {MEMBERS[-1]}
         await storage.add_class("disks.example.com")
         await seen.add_nodes(1, cpu="4")
-        group = {"apiVersion": f"{GROUP}/v1alpha1", "kind": "PodGroup", "metadata": {"name": "gang"}}
-        path = podgroups_path(seen.namespace)
-        assert (await seen.api.post(path, {**group, "spec": {"minMember": len(MEMBERS)}})).code == 201
+        await add_podgroup(seen, "gang", len(MEMBERS))
         for name in MEMBERS:
             await storage.add_claim(name)
         async with controllers(storage):
             await seen.create(
-                seen.pod(name, cpu="1", labels={LABEL: "gang"}, spec={"volumes": [volume(name)]}) for name in MEMBERS
+                seen.pod(name, cpu="1", labels=in_podgroup("gang"), spec={"volumes": [volume(name)]})
+                for name in MEMBERS
             )
             yield storage
 

@@ -13,11 +13,10 @@ import pytest
 from harness.servers.control_plane import assets_folder, control_plane
 from harness.worlds.cluster_user import ClusterUser, cluster_user, condition_of, eventually, node_of
 from harness.worlds.pipeline import berth_up
-from harness.worlds.podgroups import define_podgroups_for_good, podgroups_path
+from harness.worlds.podgroups import add_podgroup, define_podgroups_for_good, in_podgroup
 
 pytestmark = [pytest.mark.requires("kubebuilder_assets", "nats-server"), pytest.mark.timeout(300)]
 
-LABEL: Final = "scheduling.x-k8s.io/pod-group"
 SMALL: Final = 12
 """Small pods that run or wait, for eight places."""
 STARVES_SECONDS: Final = 20.0
@@ -74,10 +73,8 @@ async def test_a_group_beside_a_stream_of_small_pods_is_placed_once_nodes_are_ea
             await seen.add_nodes(2, cpu="4")
             async with a_stream_of_small_pods(seen):
                 await eventually(seen.placed, "small pods to be bound")
-                group = {"apiVersion": "scheduling.x-k8s.io/v1alpha1", "kind": "PodGroup", "metadata": {"name": "gang"}}
-                made = await seen.api.post(podgroups_path(seen.namespace), {**group, "spec": {"minMember": 8}})
-                assert made.code == 201
-                await seen.add_pods(8, "gang", cpu="1", labels={LABEL: "gang"})
+                await add_podgroup(seen, "gang", 8)
+                await seen.add_pods(8, "gang", cpu="1", labels=in_podgroup("gang"))
                 if seconds:
                     await eventually(lambda: is_kept_out(seen), "a small pod to say what keeps it out", 60.0)
                     await eventually(lambda: is_whole(seen), "the group to be placed", 60.0)

@@ -2,55 +2,33 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 
 import pytest
-import yaml
 
 from harness.servers.control_plane import ControlPlane, assets_folder, control_plane
 from harness.worlds.cluster_user import ClusterUser, cluster_user, condition_of, eventually, node_of
 from harness.worlds.pipeline import BerthUp, berth_up
+from harness.worlds.podgroups import SERVED, add_podgroup, in_podgroup
 
 pytestmark = [pytest.mark.requires("kubebuilder_assets", "nats-server"), pytest.mark.timeout(180)]
 
-CRD = Path(__file__).parents[2] / "deploy/kubernetes/components/podgroups/podgroups.yaml"
-GROUP = "scheduling.x-k8s.io"
-LABEL = f"{GROUP}/pod-group"
-
 
 @pytest.fixture(scope="module")
-def berth_with_groups(own_control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BerthUp]:
-    """`berth up` with two scorers, on an API server that has the definition of PodGroups."""
-    kubeconfig = own_control_plane.kubeconfig_path
-    asyncio.run(define_groups(kubeconfig))
+def berth_with_groups(
+    plane_with_podgroups: ControlPlane, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[BerthUp]:
+    """`berth up` with two scorers."""
+    kubeconfig = plane_with_podgroups.kubeconfig_path
     with berth_up("--kubeconfig", kubeconfig, "--scorers", 2, folder=tmp_path_factory.mktemp("up")) as berth:
         berth.wait_until_ready()
         yield berth
 
 
-async def define_groups(kubeconfig: Path) -> None:
-    async with cluster_user(kubeconfig) as seen:
-        crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-        assert (await seen.api.post(crds, yaml.safe_load(CRD.read_text()))).code == 201
-
-        async def is_served() -> bool:
-            return GROUP in {each["name"] for each in (await seen.api.get("/apis")).body["groups"]}
-
-        await eventually(is_served, "PodGroups to be served")
-
-
 @pytest.fixture
-async def user(berth_with_groups: BerthUp, own_control_plane: ControlPlane) -> AsyncIterator[ClusterUser]:
-    async with cluster_user(own_control_plane.kubeconfig_path) as seen:
+async def user(berth_with_groups: BerthUp, plane_with_podgroups: ControlPlane) -> AsyncIterator[ClusterUser]:
+    async with cluster_user(plane_with_podgroups.kubeconfig_path) as seen:
         yield seen
-
-
-async def add_group(seen: ClusterUser, name: str, minimum: int) -> None:
-    path = f"/apis/{GROUP}/v1alpha1/namespaces/{seen.namespace}/podgroups"
-    made = {"apiVersion": f"{GROUP}/v1alpha1", "kind": "PodGroup", "metadata": {"name": name}}
-    assert (await seen.api.post(path, {**made, "spec": {"minMember": minimum}})).code == 201
 
 
 async def of_group(seen: ClusterUser, group: str) -> dict[str, dict]:
@@ -70,11 +48,11 @@ async def all_wait(seen: ClusterUser, group: str, count: int) -> dict[str, dict]
 
 async def test_a_group_is_bound_whole_or_not_at_all(user: ClusterUser):
     await user.add_nodes(2, cpu="3")
-    await add_group(user, "first", 4)
-    first = await user.add_pods(4, "first", cpu="1", labels={LABEL: "first"})
+    await add_podgroup(user, "first", 4)
+    first = await user.add_pods(4, "first", cpu="1", labels=in_podgroup("first"))
     await user.all_bound(first)
-    await add_group(user, "second", 4)
-    second = await user.add_pods(4, "second", cpu="1", labels={LABEL: "second"})
+    await add_podgroup(user, "second", 4)
+    second = await user.add_pods(4, "second", cpu="1", labels=in_podgroup("second"))
     waiting = await all_wait(user, "second", 4)
     assert {each["reason"] for each in waiting.values()} == {"Unschedulable"}
     assert not any(map(node_of, (await of_group(user, "second")).values()))
@@ -87,8 +65,8 @@ async def test_a_group_is_bound_whole_or_not_at_all(user: ClusterUser):
 
 async def test_a_group_waits_for_its_members_and_a_lost_one_is_replaced(user: ClusterUser):
     await user.add_nodes(1, cpu="4")
-    await add_group(user, "gang", 4)
-    labels = {LABEL: "gang"}
+    await add_podgroup(user, "gang", 4)
+    labels = in_podgroup("gang")
     first = await user.add_pods(3, "early", cpu="1", labels=labels)
     (single,) = await user.add_pods(1, "single", cpu="1")
     await user.all_bound([single])
@@ -105,19 +83,13 @@ async def test_a_group_waits_for_its_members_and_a_lost_one_is_replaced(user: Cl
     await user.all_bound(replacement)
 
 
-GATES_ON = (
-    "--runtime-config=scheduling.k8s.io/v1alpha2=true",
-    "--feature-gates=GenericWorkload=true,GangScheduling=true,TopologyAwareWorkloadScheduling=true",
-)
-
-
 @pytest.fixture(scope="module")
 def upstream_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """An API server with Kubernetes' own PodGroups, and `berth up`."""
     folder = assets_folder()
     assert folder is not None
     with (
-        control_plane(folder, api_flags=GATES_ON) as plane,
+        control_plane(folder, api_flags=SERVED) as plane,
         berth_up("--kubeconfig", plane.kubeconfig_path, folder=tmp_path_factory.mktemp("up")) as berth,
     ):
         berth.wait_until_ready()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -10,6 +11,7 @@ from harness.plugins.left_out import require
 from harness.servers.control_plane import ControlPlane
 from harness.worlds.cluster_user import ClusterUser, cluster_user
 from harness.worlds.pipeline import BerthUp, berth_up
+from harness.worlds.podgroups import define_podgroups_at
 
 
 @pytest.fixture(scope="module")
@@ -22,6 +24,13 @@ def own_control_plane(real_control_plane: ControlPlane) -> Iterator[ControlPlane
     real_control_plane.empty()
     yield real_control_plane
     real_control_plane.empty()
+
+
+@pytest.fixture(scope="module")
+def plane_with_podgroups(own_control_plane: ControlPlane) -> ControlPlane:
+    """The same, with the definition of PodGroups."""
+    asyncio.run(define_podgroups_at(own_control_plane.kubeconfig_path))
+    return own_control_plane
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""PodGroups of scheduling.x-k8s.io on a real API server, by the definition in deploy/kubernetes."""
+"""PodGroups on a real API server: by the definition in deploy/kubernetes, or Kubernetes' own."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Final
 
 import yaml
 
+from berth.api.podgroups import GROUP_LABEL
+from harness.worlds.cluster_user import ClusterUser, cluster_user
 from harness.worlds.kubernetes_api import KubernetesApi
 
 DEFINITION: Final = Path(__file__).parents[3] / "deploy/kubernetes/components/podgroups/podgroups.yaml"
@@ -17,10 +19,40 @@ DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 GROUP: Final = "scheduling.x-k8s.io"
 SECONDS: Final = 30.0
 
+UPSTREAM: Final = "scheduling.k8s.io/v1alpha2"
+_GATES: Final = (
+    "GenericWorkload",
+    "GangScheduling",
+    "TopologyAwareWorkloadScheduling",
+    "WorkloadAwarePreemption",
+)
+GATES: Final = ("--feature-gates=" + ",".join(f"{gate}=true" for gate in _GATES),)
+"""Flags of kube-scheduler for Kubernetes' own PodGroups."""
+SERVED: Final = (f"--runtime-config={UPSTREAM}=true", *GATES)
+"""The same of kube-apiserver."""
+
 
 def podgroups_path(namespace: str) -> str:
     """The path of the namespace's PodGroups."""
     return f"/apis/{GROUP}/v1alpha1/namespaces/{namespace}/podgroups"
+
+
+async def add_podgroup(seen: ClusterUser, name: str, minimum: int, **spec: object) -> None:
+    """Create a PodGroup; pods name it by `in_podgroup(name)`."""
+    made = {"apiVersion": f"{GROUP}/v1alpha1", "kind": "PodGroup", "metadata": {"name": name}}
+    answer = await seen.api.post(podgroups_path(seen.namespace), {**made, "spec": {"minMember": minimum, **spec}})
+    assert answer.code == 201, answer.body
+
+
+def in_podgroup(name: str) -> dict[str, str]:
+    """The label of its pods."""
+    return {GROUP_LABEL: name}
+
+
+async def define_podgroups_at(kubeconfig: Path) -> None:
+    """The API server of this kubeconfig serves PodGroups from now on."""
+    async with cluster_user(kubeconfig) as seen:
+        await define_podgroups_for_good(seen.api)
 
 
 async def define_podgroups_for_good(api: KubernetesApi) -> None:

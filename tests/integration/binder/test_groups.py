@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 from unittest.mock import patch
@@ -28,10 +28,9 @@ from harness.fakes.memory_bus import MemoryBus
 from harness.plugins.fixtures_kube import Cluster
 from harness.worlds.binder_world import BinderWorld, binder_world
 from harness.worlds.podgroups import define_podgroups, podgroups_path
+from harness.worlds.policies import refusing_bindings
 
 pytestmark = pytest.mark.parametrize("cluster", ["real"], indirect=True)  # the simulated one has no custom kinds
-
-POLICIES = "/apis/admissionregistration.k8s.io/v1"
 
 
 class GroupWorld(BinderWorld):
@@ -118,7 +117,7 @@ async def test_a_group_larger_than_the_room_binds_none(world: GroupWorld):
 async def test_a_policy_that_refuses_one_class_binds_none(world: GroupWorld):
     node, group = await world.add_node(), await world.add_group("gang", 3)
     pods = await world.add_members(group, 3)
-    async with refusing_bindings(world):
+    async with refusing_bindings(world.cluster.api):
         await world.leading_binder()
         await world.rank_group(group, pods, node)
         decision = await world.group_decision(group)
@@ -153,38 +152,6 @@ async def has_event(world: GroupWorld, name: str, reason: str) -> bool:
     return any(
         each["reason"] == reason and each["regarding"]["kind"] == "PodGroup" for each in await world.events(name)
     )
-
-
-@asynccontextmanager
-async def refusing_bindings(world: GroupWorld) -> AsyncIterator[None]:
-    """A policy of the API server refuses every Binding in the test's namespace."""
-    api, name = world.cluster.api, f"no-bindings-{world.cluster.api.namespace}"
-    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods/binding"]}
-    here = {"matchLabels": {"kubernetes.io/metadata.name": api.namespace}}
-    policy = {
-        "metadata": {"name": name},
-        "spec": {
-            "matchConstraints": {"resourceRules": [rule], "namespaceSelector": here},
-            "validations": [{"expression": "false", "message": "no Bindings today"}],
-        },
-    }
-    binding = {"metadata": {"name": name}, "spec": {"policyName": name, "validationActions": ["Deny"]}}
-    kinds = {"validatingadmissionpolicies": policy, "validatingadmissionpolicybindings": binding}
-    for plural, body in kinds.items():
-        assert (await api.post(f"{POLICIES}/{plural}", body)).code == 201
-    await api.add_pod("probe", schedulerName="other")
-    probed = {"metadata": {"name": "probe"}, "target": {"kind": "Node", "name": "n"}}
-
-    async def refuses() -> bool:
-        answer = await api.call("POST", f"{api.pods}/probe/binding", probed, query={"dryRun": "All"})
-        return answer.code == 422
-
-    try:
-        await world.until(refuses)
-        yield
-    finally:
-        for plural in kinds:
-            await api.delete(f"{POLICIES}/{plural}/{name}")
 
 
 @contextmanager
