@@ -19,7 +19,7 @@ from berth.messages.attempts import encode
 from berth.messages.queue import PageRequest, PodRequest, decode_queue_answer
 from berth.messages.subjects import Uid
 from berth.safetext import one_line
-from berth_binder.eventrecorder import condition_of, event_of, events_of_victims
+from berth_binder.eventrecorder.records import condition_of, event_of, events_of_victims
 from berth_cli.pods.explain import decision_json, decision_lines
 from berth_cli.pods.lookup import ExplainedDecision
 from fuzz.fields import MANY, MISSING, Odd, at, odd_values, struct_fields, with_value

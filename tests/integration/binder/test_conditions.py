@@ -4,7 +4,9 @@ import pytest
 
 from berth.kube.writes import get_pod
 from berth.lifecycle.process import Process
-from berth_binder.eventrecorder import ConditionRecord, EventBudget, EventRecorder
+from berth_binder.eventrecorder.budget import EventBudget
+from berth_binder.eventrecorder.recorder import EventRecorder
+from berth_binder.eventrecorder.records import ConditionRecord
 from harness.fakes.recording_meter import RecordingMeter
 from harness.plugins.fixtures_kube import Cluster
 

@@ -22,7 +22,7 @@ from berth.framework.interface import ClaimName, FreeClaim, ReleaseClaim
 from berth.kube.listwatch import Deleted, Listed, Upserted
 from berth.messages.attempts import Outcome, Reason
 from berth_binder.attempts.queue import ClaimTurns
-from berth_binder.eventrecorder import event_of
+from berth_binder.eventrecorder.records import event_of
 from berth_binder.events import (
     NO_ANSWER,
     PodShown,

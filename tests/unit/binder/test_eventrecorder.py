@@ -13,12 +13,11 @@ from berth.kube.http1 import Response
 from berth.kube.writes import MAX_NOTE_BYTES, condition_patch
 from berth.lifecycle.process import Process
 from berth.messages.attempts import Decision, Outcome, Preemption, Victim
-from berth_binder.eventrecorder import (
-    SERIES_SECONDS,
+from berth_binder.eventrecorder.budget import SERIES_SECONDS, EventBudget
+from berth_binder.eventrecorder.recorder import EventRecorder
+from berth_binder.eventrecorder.records import (
     ConditionRecord,
-    EventBudget,
     EventRecord,
-    EventRecorder,
     condition_of,
     event_body,
     event_of,

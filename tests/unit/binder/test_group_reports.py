@@ -27,7 +27,8 @@ from berth.kube.listwatch import Current, Deleted, ObjectDecoder, Upserted
 from berth_binder.cache import Cache
 from berth_binder.decisions.groupreports import GroupReports
 from berth_binder.decisions.partialgroups import lacking
-from berth_binder.eventrecorder import ConditionRecord, EventBudget, EventRecord
+from berth_binder.eventrecorder.budget import EventBudget
+from berth_binder.eventrecorder.records import ConditionRecord, EventRecord
 from berth_binder.events import GroupState
 from harness.builders.objects import a_pod
 

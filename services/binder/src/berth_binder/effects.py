@@ -30,7 +30,7 @@ from berth.observability.metrics import Meter, result_of
 from berth.settings.settings import V_RESULT, V_STEP
 from berth_binder.apicalls import ApiRequests
 from berth_binder.cache import Cache
-from berth_binder.eventrecorder import EventRecorder
+from berth_binder.eventrecorder.recorder import EventRecorder
 from berth_binder.events import (
     Ack,
     ApiRequest,

@@ -51,7 +51,8 @@ from berth_binder.core import BinderCore
 from berth_binder.decisions.groupreports import GroupReports
 from berth_binder.decisions.partialgroups import PartialGroup, lacking
 from berth_binder.effects import BinderEffects, DecisionPublisher
-from berth_binder.eventrecorder import EventBudget, EventRecorder
+from berth_binder.eventrecorder.budget import EventBudget
+from berth_binder.eventrecorder.recorder import EventRecorder
 from berth_binder.events import (
     Event,
     GroupDelivery,
