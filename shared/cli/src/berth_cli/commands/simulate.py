@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 from rich.table import Table
@@ -61,32 +61,20 @@ def _repeat_flags(args: Iterable[str]) -> Iterator[str]:
         yield arg
 
 
+def _files(flag: str, text: str) -> Any:
+    return typer.Option(flag, metavar="FILE...", help=text, show_default=False)
+
+
 Cluster = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--cluster",
-        metavar="FILE...",
-        help="The cluster's objects, as berth export writes them, or a recording.",
-        show_default=False,
-    ),
+    list[str] | None, _files("--cluster", "The cluster's objects, as berth export writes them, or a recording.")
 ]
 Pods = Annotated[
     list[str] | None,
-    typer.Option(
-        "--pods",
-        metavar="FILE...",
-        help="The pods to place, and workloads whose pods are to be placed; - is standard input.",
-        show_default=False,
-    ),
+    _files("--pods", "The pods to place, and workloads whose pods are to be placed; - is standard input."),
 ]
 Load = Annotated[
     list[str] | None,
-    typer.Option(
-        "--load",
-        metavar="FILE...",
-        help="What the nodes use, as `kubectl get nodes.metrics.k8s.io -o json` prints it.",
-        show_default=False,
-    ),
+    _files("--load", "What the nodes use, as `kubectl get nodes.metrics.k8s.io -o json` prints it."),
 ]
 Pending = Annotated[bool, typer.Option("--pending", help="Place the pending pods of the cluster.")]
 Config = Annotated[
