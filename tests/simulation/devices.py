@@ -216,7 +216,7 @@ class DeviceUsers:
     def _on_claim(self, change: Any) -> None:
         if change.after is not None:
             if self._rivals and FINALIZER in (change.after.value["metadata"].get("finalizers") or ()):
-                self._race()
+                self._world.in_world(self._race)  # not at once: watches show this change before what follows it
             self._meddle(change)
             self._prepare(change)
             self._world.in_world(self._sync, change.key, after=self._chance.uniform(*CONTROLLER_SECONDS))
@@ -299,7 +299,7 @@ class DeviceUsers:
         ]
         used = {(device[1], device[2]) for stored in self._table(CLAIMS) for device in devices_of(stored.value)}
         free = [device for device in devices if device not in used]
-        if not free:
+        if not free or not self._rivals:
             return
         self._rivals -= 1
         self._foreign += 1
