@@ -283,6 +283,18 @@ def test_a_group_backs_off_for_ten_times_its_plan():
     assert len(watcher.groups_published) == 2
 
 
+def test_a_group_goes_once_its_victims_are_gone_however_long_their_search_took():
+    victim = a_pod("victim", node="n1", cpu="1")
+    watcher = a_watcher(a_pod_group(minimum=2), *members(2), victim)
+    preempting = {"blockers": ["NodeResourcesFit"], "positions": covering(watcher), "plan_seconds": 2.0}
+    watcher.decide(GANG, Outcome.PREEMPTING, **preempting)
+    watcher.advance(2)
+    assert len(watcher.groups_published) == 1
+    watcher.delete(victim)
+    watcher.advance(0)
+    assert len(watcher.groups_published) == 2
+
+
 def test_a_lost_attempt_is_followed_by_one_with_the_present_members():
     pods = members(3)
     watcher = a_watcher(a_pod_group(minimum=2), *pods)

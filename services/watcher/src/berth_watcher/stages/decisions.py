@@ -130,7 +130,8 @@ class Decisions:
             case _:  # bound, or gone: the watch shows what is left to do
                 self._grouping.landed(entry, helps=True)
                 return self._pods.await_watch(entry)
-        if entry.backoff_until > self._clock.now:
+        # Else room that was made for the group would stand empty for as long as its victims were searched, ten times.
+        if decision.outcome is not Outcome.PREEMPTING and entry.backoff_until > self._clock.now:
             initial = self._settings.requeue.backoff.initial.total_seconds()
             entry.back_off_for(decision.plan_seconds, initial, decided_at.monotonic)
             if wait is not None and wait.early:
