@@ -192,6 +192,30 @@ def test_a_group_larger_than_the_window_goes_alone():
     assert (len(watcher.groups_published), in_flight(watcher)) == (1, 8)
 
 
+def test_a_group_whose_gate_was_closed_for_others_reasons_goes_before_pods_that_came_later():
+    lacking = ["no binder of the profile has announced itself"]
+    watcher = a_watcher(a_pod_group(minimum=2), a_pod("a", age_seconds=90), floor=1, lacks_groups=lambda _: lacking[0])
+    watcher.show(*members(2, age_seconds=60), a_pod("b", age_seconds=30))
+    lacking[0] = ""
+    watcher.advance(1.1)
+    watcher.decide("a", Outcome.BOUND)
+    assert (watcher.pods_published, len(watcher.groups_published)) == (["a"], 1)
+
+
+def test_a_new_leader_has_groups_that_wait_before_pods_that_came_later():
+    watcher = a_watcher(a_pod_group(minimum=2), *members(2, age_seconds=60), a_pod("b", age_seconds=30), floor=1)
+    assert (len(watcher.groups_published), watcher.pods_published) == (1, [])
+
+
+def test_a_group_has_the_place_of_the_member_that_makes_it_complete():
+    ages = {"gang-0": 90, "gang-1": 60, "gang-2": 10}
+    pods = [a_member(name, age_seconds=age) for name, age in ages.items()]
+    watcher = a_watcher(a_pod_group(minimum=2), *pods, a_pod("a", age_seconds=75), a_pod("b", age_seconds=30), floor=1)
+    assert (watcher.pods_published, watcher.groups_published) == (["a"], [])
+    watcher.decide("a", Outcome.BOUND)
+    assert (watcher.pods_published, len(watcher.groups_published)) == (["a"], 1)
+
+
 # --- Decisions
 
 

@@ -227,7 +227,8 @@ class Grouping:
 
     def _make_entry(self, group: QueuedGroup, form: PodGroup, members: Members) -> GroupEntry:
         pod = group.representative(form, members)
-        entry = GroupEntry(pod=pod, timestamp=self._clock.timestamp().wall, group=group, form=form)
+        timestamp = group.complete_since(form, members) or self._clock.timestamp().wall
+        entry = GroupEntry(pod=pod, timestamp=timestamp, group=group, form=form)
         entry.attempt = self._last.pop(form.uid, None)
         self._entries[group.key] = entry
         self._queue.add(entry)

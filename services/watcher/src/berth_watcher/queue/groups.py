@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import Enum, auto
 from typing import Final
 
@@ -27,7 +28,7 @@ from berth.api.podgroups import (
 )
 from berth.api.resources import pod_requests
 from berth.messages.groupattempts import subject_name
-from berth_watcher.queue.queuedpod import QueuedPod
+from berth_watcher.queue.queuedpod import QueuedPod, created_at, time_in
 
 # Seconds for which the room of a lost member is left to its replacement: a fresh group would have it some milliseconds
 # before the replacement exists.
@@ -98,6 +99,15 @@ class QueuedGroup:
         spec = msgspec.structs.replace(first.spec, priority=members.priority(group))
         metadata = msgspec.structs.replace(first.metadata, name=subject_name(group.key), uid=group.uid)
         return msgspec.structs.replace(first, metadata=metadata, spec=spec)
+
+    def complete_since(self, group: PodGroup, members: Members) -> datetime | None:
+        """When the last of PodGroup and needed members was created, by the clock that gives pods their places.
+
+        Not when the gate opened: it closes for others' reasons too, and a new leader opens all gates anew.
+        """
+        there = sorted(at for pod in members.pending if (at := created_at(pod)) is not None)
+        times = [*there[: members.need(group)][-1:], time_in(group.created)]
+        return max((at for at in times if at is not None), default=None)
 
     def _is_ordinary(self, group: PodGroup, members: Members) -> bool:
         return all(group.is_ordinary(pod_requests(pod.spec).amounts) for pod in members.pending[:1])

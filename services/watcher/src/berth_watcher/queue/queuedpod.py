@@ -175,7 +175,11 @@ def waits(pod: Pod, profiles: Container[str]) -> bool:
 
 
 def created_at(pod: Pod) -> datetime | None:
-    text = pod.metadata.creation_timestamp
+    return time_in(pod.metadata.creation_timestamp)
+
+
+def time_in(text: str | None) -> datetime | None:
+    """The time that an object's text says; ``None`` if it says none."""
     try:
         return datetime.fromisoformat(text) if text else None
     except ValueError:
