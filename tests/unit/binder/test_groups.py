@@ -335,6 +335,19 @@ def test_a_pod_beyond_the_minimum_is_bound_in_the_rack_of_its_group_whatever_a_m
     assert [node for _, node, *_ in posts(bench.take(ranked(further, "n3", "n2", n=2)))] == ["n2"]
 
 
+def test_a_pod_that_joins_a_group_while_its_binding_is_under_way_is_not_bound_alone(bench):
+    alone = bench.show(make_pod("m3"))
+    bench.take(ranked(alone, "n1"))
+    bench.show_group(3)
+    bench.show_members(2)
+    joined = bench.show(at_version(make_pod("m3", labels=LABELS), 30))
+    bench.take(ranked(joined, "n1", n=2))
+    bench.answer(alone, 409)
+    effects = bench.reading(joined, joined)
+    assert posts(effects) == []
+    assert bench.outcomes == ["conflict"]
+
+
 def test_a_ranking_of_a_member_alone_does_not_change_its_group(bench):
     group, pods = bench.show_group(2), bench.show_members(2)
     effects = bench.take_group(bench.plan(group, pods))

@@ -17,6 +17,8 @@ from berth.messages.attempts import Outcome
 from berth_binder.attempts.attempt import AttemptPhase, BindingAttempt, Postponed
 from berth_binder.cache import Cache
 from berth_binder.decisions.conflictcheck import ConflictCheck
+from berth_binder.decisions.groupcheck import needs_others
+from berth_binder.decisions.groupverdict import NOT_ALONE
 from berth_binder.decisions.preemption import verdict_after_evicting
 from berth_binder.decisions.verdict import GONE, Verdict, bound, failed, refused, verdict_on
 from berth_binder.events import (
@@ -119,6 +121,8 @@ class ApiAnswers:
         verdict = verdict_on(pod, ranked.pod, attempt.node)
         if verdict is not None:
             return verdict
+        if not attempt.group and needs_others(pod, self._cache):  # it has joined the group since
+            return NOT_ALONE
         attempt.pod = pod
         if attempt.steps is not None and self._check.passes(ranked, pod, attempt.node):
             return NextStep.POST

@@ -12,7 +12,6 @@ from contextlib import AbstractContextManager
 from typing import Final
 
 from berth.api.pod import Pod, is_gone_while_unbound
-from berth.api.podgroups import group_of
 from berth.api.trimming import without_whole
 from berth.cluster.pods import Trait
 from berth.decoding import version_number
@@ -27,7 +26,7 @@ from berth_binder.attempts.queue import BindingQueue, RequestsInFlight, Suspects
 from berth_binder.attempts.strays import Strays
 from berth_binder.cache import CLAIMS, Cache
 from berth_binder.decisions.conflictcheck import ConflictCheck
-from berth_binder.decisions.groupcheck import refuses_single
+from berth_binder.decisions.groupcheck import needs_others
 from berth_binder.decisions.groupverdict import NOT_ALONE
 from berth_binder.decisions.preemption import PreemptionCheck, evictions, verdict_on_nodes
 from berth_binder.decisions.verdict import (
@@ -217,11 +216,8 @@ class PodBinding:
         """
         latest = attempt.latest
         pod = self._check.current_pod(latest.ranked, latest.attempt, attempt.read)
-        if isinstance(pod, Pod) and not attempt.group and (key := group_of(pod)) is not None:
-            group = self._cache.groups.get(key)
-            if key.dialect in self._cache.groups.absent or (group is not None and group.is_ordinary({})):
-                return pod
-            return NOT_ALONE if refuses_single(pod, group, self._cache.members_of(key)) else pod
+        if isinstance(pod, Pod) and not attempt.group and needs_others(pod, self._cache):
+            return NOT_ALONE
         return pod
 
     def _may_have_claims(self, pod: Pod) -> bool:

@@ -77,6 +77,16 @@ def refuses_single(pod: Pod, group: PodGroup | None, members: Members) -> bool:
     return group is None or (members.need(group) > 0 and not group.is_ordinary(pod_requests(pod.spec).amounts))
 
 
+def needs_others(pod: Pod, cache: Cache) -> bool:
+    """Whether a single pod, as it is now, has a group that lacks members by the binder's cache."""
+    key = group_of(pod)
+    if key is None or key.dialect in cache.groups.absent:
+        return False
+    group = cache.groups.get(key)
+    is_ordinary = group is not None and group.is_ordinary({})
+    return not is_ordinary and refuses_single(pod, group, cache.members_of(key))
+
+
 class GroupCheck:
     def __init__(self, *, cache: Cache, profiles: Mapping[str, Profile]) -> None:
         self._cache = cache
