@@ -16,7 +16,7 @@ from berth.api.pod import Pod
 from berth.api.podgroups import GROUP_LABEL, CoschedulingPodGroup, PodGroup, of_coscheduling
 from berth.bus.stages import group_ranked_message
 from berth.kube.http1 import Response
-from berth.kube.writes import get_pod
+from berth.kube.writes import get_pod, nominate
 from berth.messages.attempts import Decision, Outcome
 from berth.messages.bundles import bundled
 from berth.messages.groupattempts import GroupRanked
@@ -124,6 +124,18 @@ async def test_a_policy_that_refuses_one_class_binds_none(world: GroupWorld):
     assert decision.outcome is Outcome.ERROR
     assert "no Bindings today" in decision.message
     assert await world.bound(pods) == 0
+
+
+async def test_members_of_a_group_that_lacks_others_keep_no_room_by_their_nominations(world: GroupWorld):
+    node, group = await world.add_node(), await world.add_group("gang", 3)
+    pods = await world.add_members(group, 2)
+    await nominate(world.cluster.client, pods[0], node)
+    await world.leading_binder()
+
+    async def is_cleared() -> bool:
+        return not (await world.pod("gang-0")).status.nominated_node_name
+
+    await world.until(is_cleared)
 
 
 @pytest.mark.parametrize("answered", range(4))

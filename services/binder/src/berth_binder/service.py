@@ -44,7 +44,7 @@ from berth.observability.logging import get_logger
 from berth.observability.tracing import Span
 from berth.profiles.configuration import profiles_of
 from berth.settings.settings import V_STEP
-from berth_binder.apicalls import SETTLE_SECONDS, ApiRequests, HigherFences, evict_members
+from berth_binder.apicalls import SETTLE_SECONDS, ApiRequests, HigherFences, clear_nomination, evict_members
 from berth_binder.attempts.strays import Strays
 from berth_binder.cache import Cache
 from berth_binder.core import BinderCore
@@ -54,6 +54,7 @@ from berth_binder.effects import BinderEffects, DecisionPublisher
 from berth_binder.eventrecorder.budget import EventBudget
 from berth_binder.eventrecorder.recorder import EventRecorder
 from berth_binder.events import (
+    ClearNomination,
     Event,
     GroupDelivery,
     GroupReport,
@@ -306,6 +307,8 @@ class BinderEpoch:
                 now = parts.process.clock.now()
                 for report in reports.report(now):
                     parts.recorder.record_state(report)
+                    if report.state is GroupState.GATED:
+                        await self._clear_nominations(report)
                 self._metrics.set("berth_group_partial", len(reports.partial))
                 begun = self._core.begun_groups()
                 if parts.settings.evicts_partial_groups:
@@ -313,6 +316,12 @@ class BinderEpoch:
                 await parts.process.clock.sleep(GROUPS_SECONDS)
         finally:
             reports.close()
+
+    async def _clear_nominations(self, report: GroupReport) -> None:
+        """No attempt follows while the gate is closed: the room of its victims is nobody's until then."""
+        for pod in report.pods:
+            if pod.status.nominated_node_name:
+                await clear_nomination(self._client, ClearNomination(pod=pod))
 
     async def _evict(self, found: PartialGroup | None) -> None:
         """Evict what is bound of a group that does not become whole, while it is not."""
