@@ -20,6 +20,7 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from itertools import count
 from pathlib import Path
 from time import process_time_ns
@@ -63,13 +64,22 @@ WARM_UP = 20
 RENEWALS = 20  # of all samples
 SCRAPE_SECONDS = 15.0
 FIRST_SAMPLE = 1_700_000_000.0  # Unix seconds
-WITH_NODE_LOAD = """\
+WITH_LOAD = """\
 apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
 profiles:
 - schedulerName: berth
-  plugins: {multiPoint: {enabled: [{name: NodeLoad, weight: 3}]}}
+  plugins: {{multiPoint: {{enabled: [{{name: {plugin}, weight: 3}}]}}}}
+  pluginConfig: [{{name: {plugin}, args: {args}}}]
 """
+BY_LOAD = {
+    "NodeLoad": ("NodeLoad", "{}"),
+    "NodeLoad, usageThresholds": ("NodeLoad", "{usageThresholds: {cpu: 90, memory: 95}}"),
+    "TargetLoadPacking": ("TargetLoadPacking", "{}"),
+    "LoadVariationRiskBalancing": ("LoadVariationRiskBalancing", "{}"),
+    "LoadAwareScheduling": ("LoadAwareScheduling", "{usageThresholds: {cpu: 90, memory: 95}}"),
+}
+"""Plugin and arguments."""
 EXPLAINED = Numbers().explained
 BUDGET_NODES = 5000
 BUDGET_MEBIBYTES = 300
@@ -120,10 +130,11 @@ def loaded_cluster(node_count: int) -> LoadedCluster:
     return LoadedCluster(snapshot, profile, count(10**7))
 
 
-def measured_cluster(node_count: int) -> LoadedCluster:
-    """The same with NodeLoad in the profile, and a recent sample of every node."""
+def measured_cluster(node_count: int, plugin: str, args: str) -> LoadedCluster:
+    """The same with this plugin in the profile, and a recent sample of every node."""
     cluster = loaded_cluster(node_count)
-    cluster.profile = profiles_of(load(WITH_NODE_LOAD, known=BUILT_IN, preset=DEFAULT))["berth"]
+    configured = load(WITH_LOAD.format(plugin=plugin, args=args), known=BUILT_IN, preset=DEFAULT)
+    cluster.profile = profiles_of(configured)["berth"]
     renew_samples(cluster)
     return cluster
 
@@ -135,9 +146,10 @@ def renew_samples(cluster: LoadedCluster) -> None:
     (source,) = cluster.profile.live_sources
     for row, name in enumerate(cluster.snapshot.rows.names):
         cpu, memory = (
-            MeasuredUsage(average=allocatable * (0.1 + (row * factor + number) % 500 / 1000), allocatable=allocatable)
+            MeasuredUsage(average=amount, deviation=amount / 8, allocatable=allocatable)
             for resource, factor in (("cpu", 7919), ("memory", 104_729))
             for allocatable in (cluster.snapshot.columns.allocatable.item(resource, row),)
+            for amount in (allocatable * (0.1 + (row * factor + number) % 500 / 1000),)
         )
         sampled_at = datetime.fromtimestamp(live.now - row % 15, tz=UTC)
         live.set_sample(source.name, name, NodeSample(cpu=cpu, memory=memory, sampled_at=sampled_at))
@@ -152,28 +164,32 @@ def measure(node_count: int, rounds: int) -> Figures:
 
 
 def by_load(rounds: int, node_count: int) -> Figures:
-    """A cycle with NodeLoad and one without, in turn, so that they meet the same machine."""
-    without, measured = loaded_cluster(node_count), measured_cluster(node_count)
+    """A cycle with each plugin by measured load and one without, in turn, so that they meet the same machine."""
+    without = loaded_cluster(node_count)
+    measured = {name: measured_cluster(node_count, *form) for name, form in BY_LOAD.items()}
     gc.freeze()
-    before, after = microseconds(
-        rounds,
-        lambda: without.place(plain(next(without.numbers))),
-        lambda: measured.place(plain(next(measured.numbers))),
-    )
-    ratio = {name: round(after[name] / before[name], 3) for name in before}
+    works = [partial(place_next, cluster) for cluster in (without, *measured.values())]
+    before, *after = microseconds(rounds, *works)
+    figures = {"known class, in turn with the next": before}
+    for (name, cluster), spent in zip(measured.items(), after, strict=True):
+        figures[f"known class, {name}"] = spent
+        figures[f"known class, {name} by without"] = {each: round(spent[each] / before[each], 3) for each in before}
+        figures[f"known class, {name}, all samples new"] = first_after_new_samples(cluster)
+    return figures
+
+
+def place_next(cluster: LoadedCluster) -> None:
+    cluster.place(plain(next(cluster.numbers)))
+
+
+def first_after_new_samples(cluster: LoadedCluster) -> dict[str, float]:
     new = []
     for _ in range(RENEWALS):
-        renew_samples(measured)
+        renew_samples(cluster)
         start = process_time_ns()
-        measured.place(plain(next(measured.numbers)))
+        place_next(cluster)
         new.append((process_time_ns() - start) / 1000)
-    first = {"median": round(statistics.median(new), 1), "p99": round(max(new), 1)}
-    return {
-        "known class, in turn with the next": before,
-        "known class, NodeLoad": after,
-        "known class, NodeLoad by without": ratio,
-        "known class, NodeLoad, all samples new": first,
-    }
+    return {"median": round(statistics.median(new), 1), "p99": round(max(new), 1)}
 
 
 def scenarios(cluster: LoadedCluster, node_count: int) -> Iterator[tuple[str, Callable[[], object]]]:

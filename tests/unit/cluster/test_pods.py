@@ -8,6 +8,7 @@ from berth.api.meta import ObjectMeta, OwnerReference
 from berth.api.node import ContainerImage, Node, NodeStatus
 from berth.api.pod import ClaimSource, Pod, Volume
 from berth.cluster.nodes import node_info
+from berth.cluster.pods import EquivalenceClasses
 from berth.cluster.snapshot import Snapshot
 from harness.builders.objects import a_node, a_pod
 
@@ -82,3 +83,14 @@ def test_removing_an_image_from_one_node_keeps_the_others():
     left = {name: snapshot.images.size_on("app", snapshot.rows.of(name)) for name in ("n0", "n2")}
     assert left == {"n0": 7, "n2": 9}
     assert snapshot.images.nodes_with("app") == 2
+
+
+def test_pods_of_a_daemon_set_are_a_class_of_their_own():
+    classes, web = EquivalenceClasses(), a_pod("web")
+    agents = OwnerReference(kind="DaemonSet", name="agent")
+    agent = msgspec.structs.replace(web, metadata=ObjectMeta(name="agent", owner_references=[agents]))
+    assert agent.spec is web.spec
+    of_web, of_agent = classes.of(web), classes.of(agent)
+    assert (of_web.of_daemon_set, of_agent.of_daemon_set) == (False, True)
+    assert classes.of(web) is of_web
+    assert classes.of(agent, placed=True) is of_agent

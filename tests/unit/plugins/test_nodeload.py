@@ -371,6 +371,11 @@ def test_both_forms_agree_with_a_fresh_computation_after_any_history(history):
 KEPT = [NodeLoad(HOW), FilteringNodeLoad(HOW), TargetLoadPacking(PACKING)]
 
 
+def test_a_cycle_evaluates_only_rows_that_have_changed():
+    for plugin in KEPT:
+        assert plugin.is_row_local, plugin.name
+
+
 @pytest.mark.parametrize("plugin", KEPT, ids=["NodeLoad", "with a filter", "TargetLoadPacking"])
 @given(history=histories)
 def test_what_is_kept_of_rows_never_changes_a_ranking(plugin, history):

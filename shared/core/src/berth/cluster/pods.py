@@ -90,15 +90,16 @@ class EquivalenceClasses:
 
     def of(self, pod: Pod, *, placed: bool = False) -> EquivalenceClass:
         """The class of a pod, without the node's name of a placed pod."""
-        spec = pod.spec
-        if self._last is not None and self._last[0] is spec and not (placed and spec.node_name):
-            return self._last[1]  # A pod is ranked, then placed: its spec is encoded once.
-        found = self._intern(spec, placed=placed)
+        spec, last, of_daemon_set = pod.spec, self._last, _is_of_daemon_set(pod)
+        is_last = last is not None and last[0] is spec and last[1].of_daemon_set == of_daemon_set
+        if last is not None and is_last and not (placed and spec.node_name):
+            return last[1]  # A pod is ranked, then placed: its spec is encoded once.
+        found = self._intern(spec, placed=placed, of_daemon_set=of_daemon_set)
         if not placed:
             self._last = (spec, found)
         return found
 
-    def _intern(self, spec: PodSpec, *, placed: bool) -> EquivalenceClass:
+    def _intern(self, spec: PodSpec, *, placed: bool, of_daemon_set: bool) -> EquivalenceClass:
         if (
             spec.volumes is not None
             or spec.resource_claims is not None
@@ -111,22 +112,30 @@ class EquivalenceClasses:
             spec = msgspec.structs.replace(
                 spec, volumes=None, resource_claims=claims, scheduling_group=None, node_name=node_name
             )
-        key = _encode(spec)
+        key = _encode(spec) + _OF_DAEMON_SET if of_daemon_set else _encode(spec)
         known = self._classes.get(key)
         if known is None:
-            known = self._classes[key] = EquivalenceClass(key, spec)
+            known = self._classes[key] = EquivalenceClass(key, spec, of_daemon_set=of_daemon_set)
         return known
 
 
+_OF_DAEMON_SET: Final = b"DaemonSet"  # behind the JSON of a spec
+
+
+def _is_of_daemon_set(pod: Pod) -> bool:
+    return any(owner.kind == "DaemonSet" for owner in pod.metadata.owner_references or ())
+
+
 class EquivalenceClass:
-    """A spec and the values derived from it.
+    """A spec, whether a DaemonSet owns its pods, and the values derived from it.
 
     Names, uids, labels, the node, volumes, the pod group and the names of resource claims are not part of a class.
     """
 
-    def __init__(self, key: bytes, spec: PodSpec) -> None:
+    def __init__(self, key: bytes, spec: PodSpec, *, of_daemon_set: bool = False) -> None:
         self.key = key
         self.spec = spec
+        self.of_daemon_set = of_daemon_set
         self._affinity_terms: dict[str, AffinityTerms] = {}
 
     def affinity_terms(self, namespace: str) -> AffinityTerms:

@@ -25,7 +25,6 @@ import numpy.typing as npt
 from berth.api.config.nodeload.queries import MEASURED, LoadReading, MeasuredResource
 from berth.api.pod import Pod
 from berth.cluster.columns import grown
-from berth.cluster.nodes import RowIndex
 from berth.cluster.pods import PlacedPod
 from berth.cluster.snapshot import Snapshot
 from berth.plugins.nodeload.estimates import Estimate
@@ -86,9 +85,9 @@ class NodeLoads:
         reading: LoadReading,
         estimate: PodEstimate,
         *,
-        hold_seconds: Callable[[Pod], float] = lambda _: 0.0,
+        hold_seconds: Callable[[Pod], float] | None = None,
     ) -> None:
-        """``hold_seconds``: for how long the estimate of a pod does not fade."""
+        """``hold_seconds``: for how long the estimate of a pod does not fade; without it, 0."""
         self._snapshot = snapshot
         self._statistic = reading.statistic
         self._samples = snapshot.live.samples(reading.query.token)
@@ -110,8 +109,8 @@ class NodeLoads:
         self._changed: dict[int, int] = {}  # row to the version that changed it last, in that order
         self._last_changed: Collection[int] = ()  # by the last version
         self._all_changed = 0  # the last version that may have changed every row
-        # What explanations say of a row, kept until it changes.
-        self.texts: dict[int, tuple[str, str]] = {}
+        # What explanations say of a row, with the age of its sample; kept until the row changes.
+        self.lines: dict[int, tuple[int | None, str]] = {}
 
     def refresh(self) -> None:
         """Call before anything is read, in each cycle."""
@@ -147,14 +146,14 @@ class NodeLoads:
             self.version += 1
             self._all_changed = self.version
             self._changed.clear()
-            self.texts.clear()
+            self.lines.clear()
         elif rows:
             self.version += 1
             self._last_changed = rows
             for row in rows:
                 self._changed.pop(row, None)
                 self._changed[row] = self.version
-                self.texts.pop(row, None)
+                self.lines.pop(row, None)
 
     def changed_since(self, version: int) -> Collection[int] | None:
         """The rows whose load has changed after a version; None if every row's may have."""
@@ -215,12 +214,14 @@ class NodeLoads:
         """The estimates of the row's pods, as far as its sample lacks them."""
         found, last = [], -math.inf
         faded = self._as_of.item(row) - self._range - _ROUNDING_SECONDS
+        hold = self._hold
         for placed in self._snapshot.placed_on_row(row):
-            if placed.bound_at is None:
+            if (bound_at := placed.bound_at) is None:
                 share, last = 1.0, math.inf
             else:
-                whole_until = placed.bound_at + self._hold(placed.pod)
-                last = max(last, whole_until)
+                whole_until = bound_at if hold is None else bound_at + hold(placed.pod)
+                if whole_until > last:  # noqa: PLR1730 - max takes twice as long, and a row may have a hundred pods
+                    last = whole_until
                 if whole_until < faded or (share := self.missing_share(placed)) <= 0:
                     continue
             if (amounts := self._estimate(placed)) is not None:
@@ -232,7 +233,8 @@ class NodeLoads:
         """The share (0..1) of the pod's use that its node's sample lacks."""
         if placed.bound_at is None:
             return 1.0
-        since = self._as_of.item(placed.row) - self._hold(placed.pod) - placed.bound_at
+        hold = 0.0 if self._hold is None else self._hold(placed.pod)
+        since = self._as_of.item(placed.row) - hold - placed.bound_at
         return min(1.0, max(0.0, 1 - since / self._range))
 
     def measured(self, resource: MeasuredResource) -> Measured:
@@ -275,10 +277,10 @@ class NodeLoads:
             ]
         return found
 
-    def ages(self, rows: RowIndex) -> Amount:
-        """float64[rows]: the age of each row's sample in seconds; NaN without one."""
-        ages: Amount = np.maximum(self._snapshot.live.now - self._samples.sampled_at[rows], 0.0)
-        return ages
+    def age(self, row: int) -> int | None:
+        """Whole seconds since the row's sample; None without one."""
+        sampled_at = self._samples.sampled_at.item(row)
+        return None if math.isnan(sampled_at) else round(max(self._snapshot.live.now - sampled_at, 0.0))
 
     def newcomers_on(self, row: int) -> int:
         """How many pods of the row count with an estimate."""

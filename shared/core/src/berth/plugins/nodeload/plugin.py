@@ -27,7 +27,6 @@ from berth.api.config.nodeload.queries import MEASURED, MeasuredResource
 from berth.api.pod import Pod
 from berth.cluster.nodes import NodeInfo, Nodes
 from berth.cluster.snapshot import Snapshot
-from berth.framework.interface import Reads
 from berth.framework.status import CycleState
 from berth.plugins.factory import PluginFactory
 from berth.plugins.nodeload.estimates import scaled
@@ -77,8 +76,6 @@ class NodeLoad(OneReadingScore):
 
 class FilteringNodeLoad(NodeLoad, LoadFilter):
     """NodeLoad that also refuses nodes above a threshold."""
-
-    reads = Reads.ANYTHING  # the filter also reads who owns the pod
 
     def __init__(self, args: NodeLoadArgs) -> None:
         super().__init__(args)

@@ -30,7 +30,7 @@ from berth.framework.interface import (
     VectorFilterPlugin,
     VectorScorePlugin,
 )
-from berth.framework.status import CycleState, Status, Verdicts
+from berth.framework.status import SUCCESS, CycleState, Status, Verdicts
 from berth.messages.livedata import BANDWIDTH, LiveSource, MeasuredUsage, decode_sample
 from berth.plugins.nodeload.estimates import ClassEstimates, Estimate
 from berth.plugins.nodeload.loads import Amount, Measured, NodeLoads
@@ -98,18 +98,15 @@ class LoadScore(VectorScorePlugin, VectorExplainingPlugin):
         del state
         loads = self.loads_for(pod, nodes.snapshot)
         known = [term.resource for term in loads.terms(self.resources)]
-        left_out = [_left_out(each, loads, known) for each in self.resources if each not in known]
-        without = "; ".join(left_out)
+        left_out = "; ".join([_left_out(each, loads, known) for each in self.resources if each not in known])
         if not known:
-            return [without] * len(nodes)
-        ages, texts, end = loads.ages(nodes.rows), loads.texts, f"; {without}" if without else ""
-        lines = []
-        for row, age in zip(nodes.rows.tolist(), ages.tolist(), strict=True):
-            if (text := texts.get(row)) is None:
-                text = texts[row] = _used_on(row, loads, known)
-            used, newcomers = text
-            sampled = "no sample" if math.isnan(age) else f"sample {age:.0f} s old"
-            lines.append(f"{used} used, {sampled}{newcomers}{end}")
+            return [left_out] * len(nodes)
+        lines, kept = [], loads.lines
+        for row in nodes.rows.tolist():
+            age, line = loads.age(row), kept.get(row)
+            if line is None or line[0] != age:
+                line = kept[row] = age, _line(row, age, loads, known)
+            lines.append(f"{line[1]}; {left_out}" if left_out else line[1])
         return lines
 
 
@@ -160,17 +157,18 @@ class Loads:
         return self.used[resource] / self.allocatable[resource]
 
 
-def _used_on(row: int, loads: NodeLoads, resources: Sequence[MeasuredResource]) -> tuple[str, str]:
-    """``71 % of CPU``, before the age of the sample, and ``, 2 newcomers estimated at 4 %``, after it."""
+def _line(row: int, age: int | None, loads: NodeLoads, resources: Sequence[MeasuredResource]) -> str:
+    """``71 % of CPU used, sample 12 s old, 2 newcomers estimated at 4 %``."""
     measured = [(resource, loads.measured(resource)) for resource in resources]
     unknown = [WORDS[resource] for resource, each in measured if not each.known.item(row)]
     text = f"{' and '.join(unknown)} counted as the mean: " if unknown else ""
     text += " and ".join([f"{_percent(each.amount, each, row)} of {WORDS[resource]}" for resource, each in measured])
+    text += " used, no sample" if age is None else f" used, sample {age} s old"
     if not (newcomers := loads.newcomers_on(row)):
-        return text, ""
+        return text
     estimates = [_percent(loads.newcomers(resource), each, row) for resource, each in measured]
     pods = "newcomer" if newcomers == 1 else "newcomers"
-    return text, f", {newcomers} {pods} estimated at {' and '.join(estimates)}"
+    return f"{text}, {newcomers} {pods} estimated at {' and '.join(estimates)}"
 
 
 def _left_out(resource: MeasuredResource, loads: NodeLoads, known: Sequence[MeasuredResource]) -> str:
@@ -209,21 +207,30 @@ class LoadFilter(VectorFilterPlugin, EnqueueExtensions):
         """What the pod is estimated to use."""
 
     def filter(self, state: CycleState, pod: Pod, node: NodeInfo) -> Status:
-        verdicts = self.filter_all(state, pod, Nodes(node.snapshot, np.array([node.row])))
-        return verdicts.statuses[int(verdicts.codes[0])]
+        percents, bits, row = self.limit_for(pod).percents, 0, node.row
+        if not percents or state.pod_class.of_daemon_set:
+            return SUCCESS
+        loads, added = self.filter_loads(pod, node.snapshot), self.estimate(state, pod)
+        for bit, resource in enumerate(MEASURED):
+            if resource in percents and (measured := loads.measured(resource)).known.item(row):
+                used = measured.amount.item(row) + loads.newcomers(resource).item(row) + added[bit]
+                share = 100 * used / measured.allocatable.item(row)
+                bits |= (math.floor(share + 0.5) > percents[resource]) << bit
+        return _refusal(bits) if bits else SUCCESS
 
     def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
         percents = self.limit_for(pod).percents
-        if not percents or _is_of_a_daemon_set(pod):
+        if not percents or state.pod_class.of_daemon_set:
             return Verdicts.all_fit(len(nodes))
         loads, added = self.filter_loads(pod, nodes.snapshot), self.estimate(state, pod)
         bits = np.zeros(len(nodes), dtype=np.int64)
         for bit, resource in enumerate(MEASURED):
             if resource in percents:
                 measured = loads.measured(resource)
-                share = 100 * (measured.amount + loads.newcomers(resource) + added[bit]) / measured.allocatable
-                refused = measured.known & (np.floor(share + 0.5) > percents[resource])
-                bits |= nodes.take(refused).astype(np.int64) << bit
+                used = nodes.take(measured.amount) + nodes.take(loads.newcomers(resource)) + added[bit]
+                share = 100 * used / nodes.take(measured.allocatable)
+                refused = nodes.take(measured.known) & (np.floor(share + 0.5) > percents[resource])
+                bits |= refused.astype(np.int64) << bit
         return Verdicts.of_bits(bits, len(MEASURED), _refusal)
 
     def events(self) -> Sequence[EventHint]:
@@ -264,7 +271,3 @@ def _is_well_below(percent: int, usage: MeasuredUsage | None, statistic: Statist
 def _refusal(bits: int) -> Status:
     found = [resource for bit, resource in enumerate(MEASURED) if bits >> bit & 1]
     return Status.unresolvable(*(TOO_MUCH.format(WORDS[resource]) for resource in found))
-
-
-def _is_of_a_daemon_set(pod: Pod) -> bool:
-    return any(owner.kind == "DaemonSet" for owner in pod.metadata.owner_references or ())
