@@ -5,7 +5,8 @@
 100 nodes whose load follows what is placed on them, samples of a minute every 15 s, 200 pods that come at once or
 within two minutes. Time is simulated, one seed is one cluster for all. Berth's scorers and binder are the services'
 own; the rules of the others are computed with the same samples for one scheduler, which is kind to them: theirs are of
-5 and 15 minutes. The oracle knows each node's load with all pods so far.
+5 and 15 minutes. The oracle knows each node's load with all pods so far; the informed one knows what pods use on
+average in place of what each uses.
 """
 
 from __future__ import annotations
@@ -23,7 +24,17 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from harness.worlds.herd import RULES, THRESHOLD, Herd, MeasuredScorers, Outcome, by_oracle, by_rule, node_load
+from harness.worlds.herd import (
+    RULES,
+    THRESHOLD,
+    Herd,
+    MeasuredScorers,
+    Outcome,
+    by_informed,
+    by_oracle,
+    by_rule,
+    node_load,
+)
 
 RESULTS = Path(__file__).parent / "results"
 ARRIVALS: Final = {"at once": 0.0, "within 2 min": 120.0}
@@ -61,10 +72,14 @@ def main(
 def figures(use: str, arrival: str, herds: list[Herd]) -> Iterator[dict[str, Any]]:
     oracle = [by_oracle(herd) for herd in herds]
     yield row(use, arrival, "oracle", oracle, oracle, herds)
+    yield row(use, arrival, "informed", [by_informed(herd) for herd in herds], oracle, herds)
     for scorers in SCORERS:
         name = f"NodeLoad, {scorers} {'scorer' if scorers == 1 else 'scorers'}"
         found = [MeasuredScorers(herd, node_load(), scorers).outcome() for herd in herds]
         yield row(use, arrival, name, found, oracle, herds)
+    percent = round(100 * fmean(USES[use]))
+    found = [MeasuredScorers(herd, node_load(percent), 1).outcome() for herd in herds]
+    yield row(use, arrival, f"NodeLoad that estimates {percent} %, 1 scorer", found, oracle, herds)
     for name, (rule, lag) in RULES.items():
         yield row(use, arrival, name, [by_rule(herd, rule, lag) for herd in herds], oracle, herds)
 

@@ -10,7 +10,7 @@ from statistics import fmean
 import pytest
 
 from harness.plugins.long_runs import IS_LONG
-from harness.worlds.herd import RULES, Herd, MeasuredScorers, by_oracle, by_rule, node_load
+from harness.worlds.herd import RULES, Herd, MeasuredScorers, by_informed, by_oracle, by_rule, node_load
 
 SEEDS = range(10) if IS_LONG else range(5)
 
@@ -23,6 +23,14 @@ def test_a_burst_is_spread_as_by_an_oracle_that_knows_the_load(seconds, scorers)
     assert max(outcome.above for outcome in found) <= herds[0].largest_pod
     oracle = fmean(by_oracle(herd).deviation for herd in herds)
     assert fmean(outcome.deviation for outcome in found) <= 1.1 * oracle
+
+
+@pytest.mark.parametrize("use", [(0.7, 0.7), (0.3, 1.1)], ids=["all 0.7", "0.7 on average"])
+def test_with_an_estimate_that_is_right_on_average_no_sample_is_needed_to_spread_a_burst(use):
+    herds = [Herd(seed=seed, use=use) for seed in SEEDS[:3]]
+    found = [MeasuredScorers(herd, node_load(70), 1).outcome() for herd in herds]
+    informed = fmean(by_informed(herd).deviation for herd in herds)
+    assert fmean(outcome.deviation for outcome in found) <= 1.1 * informed
 
 
 @pytest.mark.parametrize("scorers", [1, 4])

@@ -128,10 +128,10 @@ profiles:
     return profiles_of(load(text, known=BUILT_IN, preset=DEFAULT))[PROFILE]
 
 
-def node_load() -> Profile:
-    """NodeLoad on samples of a minute, for CPU alone."""
-    args = f"{{range: {WINDOW_SECONDS:g}s, resourceWeights: {{cpu: 1}}, usageThresholds: {{cpu: {THRESHOLD}}}}}"
-    return profile_with("NodeLoad", args)
+def node_load(percent: int = 85) -> Profile:
+    """NodeLoad on samples of a minute, for CPU alone. `percent` of its requests is what it estimates a pod to use."""
+    limit = f"usageThresholds: {{cpu: {THRESHOLD}}}, estimatedScalingFactors: {{cpu: {percent}}}"
+    return profile_with("NodeLoad", f"{{range: {WINDOW_SECONDS:g}s, resourceWeights: {{cpu: 1}}, {limit}}}")
 
 
 class MeasuredScorers(ManyScorers):
@@ -263,4 +263,13 @@ def by_oracle(herd: Herd) -> Outcome:
     for pod in range(herd.pods):
         placed[pod] = int(used.argmin())
         used[placed[pod]] += herd.uses[pod]
+    return Outcome(loads=herd.loads(placed))
+
+
+def by_informed(herd: Herd) -> Outcome:
+    """The same, knowing what all pods use on average, but of none its own use: no sample can show that in time."""
+    used, placed = herd.bases.copy(), {}
+    for pod in range(herd.pods):
+        placed[pod] = int(used.argmin())
+        used[placed[pod]] += herd.uses.mean()
     return Outcome(loads=herd.loads(placed))
