@@ -381,6 +381,18 @@ events: st.SearchStrategy[Event] = st.one_of(
     st.builds(_failing, _names, st.none() | failures),
 )
 
+_shown = st.sampled_from([1200.0, 4100.0, 2.0**31])
+_recent = st.builds(
+    NodeSample,
+    cpu=st.builds(MeasuredUsage, average=_shown, p95=_shown),
+    memory=st.builds(MeasuredUsage, average=_shown, p95=_shown),
+    sampled_at=st.just(datetime(2026, 1, 1, 0, 20, tzinfo=UTC)),
+)
+live_data: st.SearchStrategy[list[Event]] = st.lists(
+    st.builds(_sampling, _names, _recent) | st.builds(_failing, _names, failures), min_size=6, max_size=6
+)
+"""Recent samples of any statistic, and failures of pods: in a history both are rare."""
+
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[Event]:
