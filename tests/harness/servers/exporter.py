@@ -10,7 +10,10 @@ from aiohttp import web
 
 @dataclass
 class Exporter:
-    """Serves /metrics at an address of its own; `rate` and `transmit` are bytes per second and may be changed."""
+    """Serves /metrics at an address of its own; `rate` and `transmit` are bytes per second and may be changed.
+
+    A changed value counts from the last scrape on; with `use`, from now on.
+    """
 
     address: str
     port: int
@@ -55,16 +58,24 @@ class Exporter:
         self._began, self._received, self._sent, self._used, self._idle = time.monotonic(), 0.0, 0.0, 0.0, 0.0
         self.nodename, self.release = nodename, release
 
+    def use(self, cores: float) -> None:
+        """Use so many cores from now on."""
+        self._count()
+        self.cpu = cores
+
     async def _serve(self, request: web.BaseRequest) -> web.Response:
         return web.Response(text="\n".join([*self._lines(), ""]), content_type="text/plain")
 
-    def _lines(self) -> list[str]:
+    def _count(self) -> None:
         now = time.monotonic()
         elapsed, self._began = now - self._began, now
         self._received += self.rate * elapsed
         self._sent += self.transmit * elapsed
         self._used += self.cpu * elapsed / self.cores
         self._idle += (self.cores - self.cpu) * elapsed / self.cores
+
+    def _lines(self) -> list[str]:
+        self._count()
         uname = f'machine="x86_64",nodename="{self.nodename}",release="{self.release}",sysname="Linux"'
         lines = [
             "# TYPE node_network_receive_bytes_total counter",

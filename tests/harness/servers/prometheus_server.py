@@ -1,4 +1,4 @@
-"""A real Prometheus that scrapes the test's targets once a second.
+"""A real Prometheus that scrapes the test's targets, once a second unless told otherwise.
 
 with prometheus_server(tmp_path, rules=tmp_path / "rules.yml") as server:
     server.scrape("127.0.0.2:9100", ...)
@@ -22,7 +22,7 @@ from harness.servers.child_processes import free_ports, spawn, stop
 
 START_SECONDS = 30.0
 CONFIG = """\
-global: {{scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s}}
+global: {{scrape_interval: {interval}, scrape_timeout: 1s, evaluation_interval: 1s}}
 rule_files: [{rules}]
 scrape_configs:
 - job_name: node-exporter
@@ -35,10 +35,11 @@ scrape_configs:
 class PrometheusServer:
     """One server with its store in a folder."""
 
-    def __init__(self, folder: Path, rules: Path | None = None) -> None:
+    def __init__(self, folder: Path, rules: Path | None = None, interval: str = "1s") -> None:
         self.url = f"http://127.0.0.1:{free_ports(1)[0]}"
         self._folder = folder
         self._rules = rules
+        self._interval = interval
         self._targets = folder / "targets.json"
         self._services = folder / "services.json"
         self._process: subprocess.Popen[bytes] | None = None
@@ -49,7 +50,9 @@ class PrometheusServer:
             self.scrape()
         if not self._services.exists():
             self.scrape_services({})
-        config = CONFIG.format(targets=self._targets, services=self._services, rules=self._rules or "")
+        config = CONFIG.format(
+            interval=self._interval, targets=self._targets, services=self._services, rules=self._rules or ""
+        )
         (self._folder / "prometheus.yml").write_text(config)
         command = [
             "prometheus",
@@ -106,10 +109,10 @@ def _replace(file: Path, groups: list[dict]) -> None:
 
 
 @contextmanager
-def prometheus_server(folder: Path, rules: Path | None = None) -> Iterator[PrometheusServer]:
-    """Start one, stop it at the end; it evaluates the rules once a second."""
+def prometheus_server(folder: Path, rules: Path | None = None, interval: str = "1s") -> Iterator[PrometheusServer]:
+    """Start one, stop it at the end; it evaluates the rules once a second. `interval`: between two scrapes."""
     folder.mkdir(parents=True, exist_ok=True)
-    server = PrometheusServer(folder, rules)
+    server = PrometheusServer(folder, rules, interval)
     server.start()
     try:
         yield server

@@ -112,26 +112,33 @@ class Outcome:
         return float(self.loads.std())
 
 
-def profile_with(plugin: str, args: str) -> Profile:
-    """The default filters, and this plugin as the only score."""
-    text = f"""\
+def by_node_load(percent: int = 85, url: str = "") -> str:
+    """A configuration: the default filters, and NodeLoad as filter and only score, on samples of a minute of CPU alone.
+
+    `percent` of its requests is what it estimates a pod to use.
+    """
+    return f"""\
 apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
 profiles:
 - schedulerName: {PROFILE}
   plugins:
     preScore: {{disabled: [{{name: "*"}}]}}
-    score: {{disabled: [{{name: "*"}}], enabled: [{{name: {plugin}}}]}}
-    filter: {{enabled: [{{name: {plugin}}}]}}
-  pluginConfig: [{{name: {plugin}, args: {args}}}]
+    score: {{disabled: [{{name: "*"}}], enabled: [{{name: NodeLoad}}]}}
+    filter: {{enabled: [{{name: NodeLoad}}]}}
+  pluginConfig:
+  - name: NodeLoad
+    args:
+      url: "{url}"
+      range: {WINDOW_SECONDS:g}s
+      resourceWeights: {{cpu: 1}}
+      usageThresholds: {{cpu: {THRESHOLD}}}
+      estimatedScalingFactors: {{cpu: {percent}}}
 """
-    return profiles_of(load(text, known=BUILT_IN, preset=DEFAULT))[PROFILE]
 
 
 def node_load(percent: int = 85) -> Profile:
-    """NodeLoad on samples of a minute, for CPU alone. `percent` of its requests is what it estimates a pod to use."""
-    limit = f"usageThresholds: {{cpu: {THRESHOLD}}}, estimatedScalingFactors: {{cpu: {percent}}}"
-    return profile_with("NodeLoad", f"{{range: {WINDOW_SECONDS:g}s, resourceWeights: {{cpu: 1}}, {limit}}}")
+    return profiles_of(load(by_node_load(percent), known=BUILT_IN, preset=DEFAULT))[PROFILE]
 
 
 class MeasuredScorers(ManyScorers):
