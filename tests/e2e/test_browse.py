@@ -13,6 +13,8 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webdriver import WebDriver
 
+from berth.api.meta import ObjectMeta
+from berth.api.podgroups import GROUP_LABEL, CoschedulingPodGroup, CoschedulingSpec
 from harness.builders.objects import a_container, a_node, a_pod
 from harness.servers.browser import (
     RunningConsole,
@@ -241,6 +243,25 @@ def test_text_of_others_is_shown_as_text(tmp_path: Path, driver: WebDriver):
         assert "taken" not in driver.title.replace(HOSTILE, "")
         assert [each for each in severe(driver) if "/api/" not in each] == []
         assert page.interrupt() == 0
+
+
+def test_a_group_is_a_row_that_follows_the_slider_and_is_marked_if_it_was_bound_in_part(
+    tmp_path: Path, driver: WebDriver
+):
+    world = a_world(2)
+    spec = CoschedulingSpec(min_member=2)
+    metadata = ObjectMeta(name="gang", namespace="default", uid="uid-gang")
+    world.mirror("coschedulingpodgroup.uid-gang", CoschedulingPodGroup(metadata=metadata, spec=spec))
+    for name in ("first", "second"):
+        world.seconds += 5
+        world.mirror(f"pod.{name}", a_pod(name, uid=name, node="n1", labels={GROUP_LABEL: "gang"}))
+    recording = world.write(tmp_path / "gang.berth")
+    with browsed(recording, "--config", PACKING, folder=tmp_path) as page:
+        opened(driver, page.url)
+        shown(driver, ".groups tbody tr", r"^default/gang\s+2\s+2\s+in part for 5\.0 s$")
+        driver.find_element(By.CSS_SELECTOR, "input[type=range]").send_keys(Keys.HOME)
+        shown(driver, ".groups tbody tr", r"^default/gang\s+0\s+2\s+in part for 5\.0 s$")
+        assert severe(driver) == []
 
 
 def test_five_thousand_nodes_are_played(tmp_path: Path, driver: WebDriver):
