@@ -464,6 +464,16 @@ def test_the_rest_of_a_begun_group_is_what_its_minimum_lacks(bench):
     assert outcome(bench) == ("bound", "")
 
 
+def test_of_two_groups_the_second_is_begun_when_all_bindings_of_the_first_are_sent():
+    bench = GroupBench(settings=CoreSettings(max_in_flight=4, backoff=BACKOFF))
+    first, pods = bench.show_group(9), bench.show_members(9)
+    second = bench.show_group(2, name="other")
+    others = [bench.show(make_pod(f"o{number}", cpu="100m", labels={GROUP_LABEL: "other"})) for number in (1, 2)]
+    effects = [*bench.take_group(bench.plan(first, pods)), *bench.take_group(bench.plan(second, others))]
+    sent = [name for name, *_ in posts([*effects, *bench.bind_all(effects)])]
+    assert sent == [*(f"m{number}" for number in range(1, 10)), "o1", "o2"]
+
+
 def test_a_podgroup_that_is_deleted_between_bindings_begins_no_more():
     bench = GroupBench(settings=CoreSettings(max_in_flight=4, backoff=BACKOFF))
     group, pods = bench.show_group(6), bench.show_members(6)

@@ -202,7 +202,9 @@ class GroupBinding:
             if group.members.get(member.uid) is member:
                 effects += self._begin_step(group, member, now)
                 break
-        if group.todo:
+        if group.todo and group.is_posting:
+            self._stepping.appendleft(group)  # in turns, more groups would be bound in part at one time, and for longer
+        elif group.todo:
             self._stepping.append(group)
         return effects
 
