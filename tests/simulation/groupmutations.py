@@ -5,18 +5,28 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
+import msgspec
+
 from berth.api.pod import priority_of
 from berth.api.podgroups import Members, refusal_of
+from berth.framework.plugincalls import ONE_TIME, default_sort_key
+from berth.groups import domains as domains_of_groups
+from berth.groups import evictions as evictions_of_groups
+from berth.groups import planner
 from berth.messages.groupattempts import GroupMessage
+from berth.plugins import podgrouptopology
+from berth.ranking import groupranker
 from berth_binder import takeover
+from berth_binder.attempts import groupexamination
 from berth_binder.attempts import groups as groups_of_binder
 from berth_binder.core import BinderCore
-from berth_binder.decisions import groupreports
+from berth_binder.decisions import groupcheck, groupreports
 from berth_watcher import grouping
 from berth_watcher.queue import groups as groups_of_queue
 from berth_watcher.queue.groups import GroupEntry, GroupGate, Way
 from berth_watcher.queue.queuedpod import Stage
 from berth_watcher.queue.requeue import Requeue, Wait
+from berth_watcher.queue.schedulingqueue import Place, SchedulingQueue
 from simulation.faults import GROUP_LOST, GROUP_STOPPED
 from simulation.mutation import Mutation, Replacement
 from simulation.simulate import GROUPS
@@ -78,10 +88,97 @@ def _groups_need_no_slots() -> list[Replacement]:
     return [(GroupEntry, "admit", admit)]
 
 
+def _small_pods_pass_a_group() -> list[Replacement]:
+    """What is behind a group that waits for its slots goes before it."""
+    pop = SchedulingQueue.pop
+
+    def popped(self: Any, free: Any, admit: Any) -> Any:
+        waiting = []
+        while (found := pop(self, free, lambda pod: admit(pod) or isinstance(pod, GroupEntry))) is not None:
+            if admit(found):
+                break
+            waiting.append((found, found.active_since))
+            self.move(found, Stage.GROUPED)
+        for entry, since in waiting:
+            place = Place(default_sort_key(entry.pod, ONE_TIME), default_sort_key(entry.pod, entry.timestamp))
+            self.move(entry, Stage.ACTIVE, place=place)
+            entry.active_since = since
+        return found
+
+    return [(SchedulingQueue, "pop", popped)]
+
+
+def _nobody_is_none() -> list[Replacement]:
+    """What a begun group needs is its minimum, whether its members exist or not."""
+    return [(Members, "wanted", Members.need)]
+
+
 # --- the scorer
 
 
+def _domains_do_not_count() -> list[Replacement]:
+    """Scorer and binder take any node."""
+    domains = planner.domains_of
+
+    def found(question: Any, classes: Any, snapshot: Any) -> Any:
+        group = msgspec.structs.replace(question.group, topology=None)
+        return domains(replace(question, group=group), classes, snapshot)
+
+    begin = groupcheck._Examining.__init__
+
+    def begun(self: Any, *parts: Any) -> None:
+        begin(self, *parts)
+        self._domain = None
+
+    return [(planner, "domains_of", found), (groupcheck._Examining, "__init__", begun)]
+
+
+def _further_pods_go_anywhere() -> list[Replacement]:
+    """Pods beyond the minimum are kept to no domain."""
+    return [(podgrouptopology, "home_of", lambda *_: None)]
+
+
+def _min_resources_do_not_count() -> list[Replacement]:
+    return [
+        (domains_of_groups._Bounds, "shortage_in", lambda *_: ""),
+        (groupcheck.GroupCheck, "lacking", lambda *_: ""),
+    ]
+
+
+def _evicts_for_one_member() -> list[Replacement]:
+    """Scorer and binder are content with evictions that make room for one."""
+    evictions = groupranker.plan_evictions
+
+    def for_one(question: Any, *rest: Any, **more: Any) -> Any:
+        return evictions(replace(question, need=1), *rest, **more)
+
+    return [(groupranker, "plan_evictions", for_one), (groupexamination, "plan_evictions", for_one)]
+
+
+def _what_is_going_stays() -> list[Replacement]:
+    """Pods that are being deleted keep their room in the search for evictions."""
+
+    def plan(self: Any) -> Any:
+        terminating = [
+            placed
+            for row in range(self._snapshot.size)
+            for placed in self._snapshot.placed_on_row(row)
+            if placed.pod.metadata.deletion_timestamp is not None
+        ]
+        self._snapshot.remove_pod = lambda uid: None if uid in going else remove(uid)
+        going, remove = {each.pod.uid for each in terminating}, type(self._snapshot).remove_pod.__get__(self._snapshot)
+        return (yield from plan_of_dry_run(self))
+
+    plan_of_dry_run = evictions_of_groups.GroupDryRun.plan
+    return [(evictions_of_groups.GroupDryRun, "plan", plan)]
+
+
 # --- the binder
+
+
+def _members_alone_are_bound() -> list[Replacement]:
+    """A ranking of a member alone is believed."""
+    return [(groupcheck, "refuses_single", lambda *_: False)]
 
 
 def _volumes_of_groups_are_not_awaited() -> list[Replacement]:
@@ -188,6 +285,14 @@ LOST: Final = replace(
 )
 STOPPED: Final = replace(LOST, faults=(GROUP_STOPPED,), fault_counts=(2,), binders=(1,))
 
+STREAMS: Final = replace(
+    CALM, things=("add_large_gang",), acts=(1, 2), window_floors=(2, 4), gangs=(0, 1), nodes=(4, 5), seconds=(0.5, 1.0),
+    warm_up=(6.0, 6.0),
+)  # fmt: skip
+MOVED: Final = replace(STREAMS, things=("add_large_gang", *("move_member",) * 6), acts=(12, 20), seconds=(6.0, 8.0))
+FURTHER: Final = replace(ZONES, things=("add_gang", "delete_member", "delete_pod"), acts=(8, 12), gangs=(3, 4))
+VICTIMS: Final = replace(IMPORTANT_GANGS, kinds=("plain",), pods=(4, 6), graces=(30,))
+
 GROUP_MUTATIONS: Final[dict[str, Mutation]] = {
     "open-gates": Mutation(
         rule="a fresh group waits for its minimum (3.17)", seeds=50, replace=_open_gates, focus=GATES
@@ -263,5 +368,50 @@ GROUP_MUTATIONS: Final[dict[str, Mutation]] = {
         seeds=50,
         replace=_scheduled_before_it_is,
         focus=CROWDS,
+    ),
+    "small-pods-pass-a-group": Mutation(
+        rule="what is behind a group at the head waits with it (3.18)",
+        seeds=20,
+        replace=_small_pods_pass_a_group,
+        focus=STREAMS,
+    ),
+    "nobody-is-none": Mutation(
+        rule="a begun group needs no more members than exist (5.21)", seeds=20, replace=_nobody_is_none, focus=LOSSES
+    ),
+    "domains-do-not-count": Mutation(
+        rule="the members of a group are in one required domain (ADR 72)",
+        seeds=100,
+        replace=_domains_do_not_count,
+        focus=ZONES,
+    ),
+    "further-pods-go-anywhere": Mutation(
+        rule="pods beyond the minimum go to the domain of their group (4.9)",
+        seeds=50,
+        replace=_further_pods_go_anywhere,
+        focus=FURTHER,
+    ),
+    "min-resources-do-not-count": Mutation(
+        rule="minResources are free when a group is begun (ADR 72)",
+        seeds=200,
+        replace=_min_resources_do_not_count,
+        focus=CROWDS,
+    ),
+    "evicts-for-one-member": Mutation(
+        rule="evictions make room for all that a group needs (5.23)",
+        seeds=50,
+        replace=_evicts_for_one_member,
+        focus=IMPORTANT_GANGS,
+    ),
+    "what-is-going-stays": Mutation(
+        rule="no second victims while the first are going (5.23)",
+        seeds=50,
+        replace=_what_is_going_stays,
+        focus=VICTIMS,
+    ),
+    "members-alone-are-bound": Mutation(
+        rule="a ranking of a member alone is a conflict (5.22)",
+        seeds=50,
+        replace=_members_alone_are_bound,
+        focus=MOVED,
     ),
 }

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from berth.api.pod import Pod
+from berth.api.pod import Pod, priority_of
 from berth.api.podgroups import Dialect, GroupKey, Members, group_of, is_scheduled
 from berth.bus.interface import PubAck
 from berth.bus.topology import CONTROL, DECISIONS, PENDING, RANKED, bucket_prefix
@@ -19,9 +19,12 @@ from berth_binder.core import FIRST_SECONDS
 from berth_binder.takeover import FENCED_KEY
 from berth_sim.apiserver.kinds import NODES, PODS, Route
 from berth_watcher.core import WatcherCore
+from berth_watcher.queue.groups import GroupEntry
+from berth_watcher.queue.queuedpod import Stage, created_at
 from simulation.api import ApiRequest
 from simulation.groups import KINDS, GroupInvariants, cache_of, form_of
 from simulation.loop import SimulatedProcess
+from simulation.patches import true_time
 from simulation.truth import decoded, truth_of
 from simulation.world import World
 
@@ -33,6 +36,8 @@ BACKOFF_SECONDS: Final = 10.5
 FIRST_BACKOFF_SECONDS: Final = 2.0
 """The same of one that has failed once."""
 SOON_SECONDS: Final = 1.0
+SETTLED_SECONDS: Final = 1.0
+"""In which a watcher has published what is next, and its mirror has stored what is new."""
 REPLACED_SECONDS: Final = 0.9
 """After a loss, in which its room is left to the replacement."""
 
@@ -106,10 +111,32 @@ class GroupRules:
             if (pending := _decoded_group(data, GroupPending)) is not None:
                 self._on_group_pending(pending)
         elif ack.stream == PENDING:
-            uid = _decision_in(data).attempt.partition(".")[0]
+            uid, _, number = _decision_in(data).attempt.partition(".")
             self._publish(uid, uid)
+            if number.endswith(".1") and self._world.is_calm:
+                self._check_passed_by(uid)
         elif ack.stream == DECISIONS:
             self._on_decision(_decision_in(data), is_group=GROUP_SUBJECT in subject)
+
+    def _queue(self) -> Iterator[Any]:
+        """What waits in the watcher that is being served, and for how many seconds it has been active."""
+        process = self._world.bus.serving
+        cores = [] if process is None else [part for part in process.parts if isinstance(part, WatcherCore)]
+        for queued in cores[-1]._queue.pods() if process is not None and cores else ():
+            if queued.stage is Stage.ACTIVE:
+                yield queued, self._world.api.loop.time() + process.steady_offset - queued.active_since
+
+    def _check_passed_by(self, uid: str) -> None:
+        """A group at the head waits for its slots, and what came later and is not more important waits behind it."""
+        pod = next((each for each in self._pods() if each.uid == uid), None)
+        created = None if pod is None else created_at(pod)
+        if pod is None or created is None:
+            return
+        age = (true_time() - created).total_seconds()
+        for entry, waits in self._queue():
+            is_behind = isinstance(entry, GroupEntry) and priority_of(pod) <= priority_of(entry.pod)
+            if is_behind and waits > max(age, SETTLED_SECONDS):
+                self._world.problem(f"{pod.key} came later than {entry.pod.key}, and is published before this group")
 
     def _on_group_pending(self, pending: GroupPending) -> None:
         uid, members = pending.group.uid, pending.bundle.members
@@ -236,7 +263,12 @@ class GroupRules:
         key = group_of(pod)
         if key is not None:
             self._count_post(process, pod)
-        self._begun = {uid: begun for uid, begun in self._begun.items() if begun != key}
+        assumed = self._invariants.assumed(process) if self._begun else {}
+        self._begun = {
+            uid: begun
+            for uid, begun in self._begun.items()
+            if begun != key and not any(pod.uid in assumed for pod in self._invariants.pods_of(begun))
+        }
         is_soon = self._world.api.loop.time() - self._fenced_at.get(process.name, 0.0) < FIRST_SECONDS
         if self._begun and is_soon and process.name == self._fencer and not self._world.is_meddled:
             first = ", ".join(str(each) for each in self._begun.values())
@@ -257,9 +289,7 @@ class GroupRules:
     def _on_answer(self, request: ApiRequest, response: Any) -> None:
         if request.route.kind is not PODS or request.route.subresource != "binding":
             return
-        stored = self._world.api.store.table(PODS).items.get(request.route.key)
-        if stored is not None:
-            self._posts.get(request.process.name, set()).discard(stored.value["metadata"]["uid"])
+        self._posts.get(request.process.name, set()).discard((request.body.get("metadata") or {}).get("uid"))
         if not request.is_dry and response.status == 201:
             self._check_epoch(request)
 

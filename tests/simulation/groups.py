@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final
 
 from berth.api.kinds import COSCHEDULING_POD_GROUP, POD_GROUP
@@ -559,19 +560,20 @@ class GroupInvariants:
 
     # --- at each Binding
 
-    def posting(self, pod: Pod) -> None:
+    def posting(self, pod: Pod, node: str) -> None:
         """A group is not begun before enough members are assumed, by the binder's own cache (ADR 72)."""
         key, process = group_of(pod), OWNER.get()
         cache = cache_of(process)
         if key is None or cache is None:
             return
-        before = self._waves.get((process.name, key), -WAVE_SECONDS)
-        self._waves[process.name, key] = self._world.now
-        if self._world.now - before < WAVE_SECONDS:
-            return
         group = cache.groups.get(key)
         if group is None:
             self._world.problem(f"{pod.key} is about to be bound, and the binder lacks its PodGroup {key}")
+            return
+        self._check_domain(group, node, cache)
+        before = self._waves.get((process.name, key), -WAVE_SECONDS)
+        self._waves[process.name, key] = self._world.now
+        if self._world.now - before < WAVE_SECONDS:
             return
         if any(each.process is process and each.life.stopping.is_set() for each in self._world.services):
             self._world.problem(f"{process.name} begins group {key} though it is to stop")
@@ -586,6 +588,14 @@ class GroupInvariants:
         if wanted:
             self._check_begin(group, members, placed, cache)
 
+    def _check_domain(self, group: PodGroup, node: str, cache: Cache) -> None:
+        """Members go where the bound ones are, if the topology is required: also those beyond the minimum."""
+        zone = _zone_of(cache, node)
+        bound = Members.of(cache.groups.pods(group.key).values(), self._schedulers).bound
+        zones = {_zone_of(cache, pod.spec.node_name) for pod in bound} - {None}
+        if group.topology is not None and group.topology.required and zones and zone not in zones:
+            self._world.problem(f"a member of {group.key} is about to be bound in {zone}, and others are in {zones}")
+
     def _check_begin(self, group: PodGroup, members: Members, placed: Mapping[str, str], cache: Cache) -> None:
         """What must hold of all members together before the first of them is bound, by the binder's own cache."""
         pods = [pod for pod in members.pending if pod.uid in placed]
@@ -593,9 +603,7 @@ class GroupInvariants:
         if len(ready) < members.wanted(group):
             self._world.problem(f"group {group.key} is begun, and {len(pods) - len(ready)} of its pods lack a volume")
         nodes = {*placed.values(), *(pod.spec.node_name for pod in members.bound)}
-        zones = {
-            (node.metadata.labels or {}).get(ZONE) for name in nodes if (node := _node_of(cache, name)) is not None
-        }
+        zones = {_zone_of(cache, name) for name in nodes if _node_of(cache, name) is not None}
         if group.topology is not None and group.topology.required and not members.is_begun and len(zones) > 1:
             self._world.problem(f"group {group.key} is begun in {len(zones)} zones")
         for resource, amount in counted(group.min_resources).items():
@@ -621,10 +629,15 @@ class GroupInvariants:
             return
         pod = decoded(change.after)
         since = self._users.forbidden.get(group_of(pod)) if pod is not None else None
-        if since is not None and self._world.now - since > REHEARSED_SECONDS:
+        if since is not None and self._world.now - since > REHEARSED_SECONDS and self._needs_all(group_of(pod)):
             self._world.problem(f"{pod.key} is bound, and a policy denies the Binding of its group's leader")
         if self._world.is_calm and pod is not None and (key := group_of(pod)) is not None:
             self._world.in_world(self._check_whole, key, self._world.now, after=WHOLE_SECONDS)
+
+    def _needs_all(self, key: GroupKey) -> bool:
+        """Whether no member is more than the minimum, which somebody may have lowered."""
+        group = self.groups().get(key)
+        return group is not None and group.minimum >= sum(1 for _ in self.pods_of(key))
 
     def _check_whole(self, key: GroupKey, bound_at: float) -> None:
         """Without a fault, and where nobody has meddled, a group stays partly bound for no longer than its Bindings."""
@@ -737,6 +750,12 @@ def _node_of(cache: Cache, name: str) -> Any:
     return None if row is None else cache.snapshot.node_at(row)
 
 
+def _zone_of(cache: Cache, name: str) -> str | None:
+    node = _node_of(cache, name)
+    return None if node is None else (node.metadata.labels or {}).get(ZONE)
+
+
+@lru_cache(maxsize=1024)
 def form_of(stored: Any) -> PodGroup:
     """A PodGroup of either dialect."""
     found = decoded(stored)

@@ -7,6 +7,7 @@ changed later at the API server excuses it; what it has sent itself does not.
 from __future__ import annotations
 
 import bisect
+import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
@@ -112,7 +113,7 @@ class Invariants:
         """
         self._posted[pod.uid] = node
         if self.groups is not None:
-            self.groups.posting(pod)
+            self.groups.posting(pod, node)
         if self.earmarks is not None:
             self.earmarks.posting(pod, node)
         self._known_at_first.setdefault((pod.uid, node, pod.metadata.resource_version), dict(seen))
@@ -331,8 +332,13 @@ class Invariants:
         victims = {uid for uid, (preemptor, _) in self._evictions.items() if preemptor in members}
         victims |= self.messages.victims_for.get(question.group.uid, set())
         earlier = self._known(request, VISIBLE_SECONDS)
+        if self._world.is_calm:
+            proposed = self.messages.victims_for.get(question.group.uid, set())
+            former = {uid for uid, pod in now.pods.items() if pod.metadata.deletion_timestamp} - proposed
+            for each, uid in itertools.product((now, earlier), sorted(former)):
+                each.snapshot.remove_pod(uid)
         if all(plan_at_once(question, each.snapshot, profile).is_found for each in (now, earlier)):
-            self._world.problem(f"{victim.key} is evicted for group {key}, which fits")
+            self._world.problem(f"{victim.key} is evicted for group {key}, which fits once what is going has gone")
         for each in (now, earlier):
             going = [pod.uid for pod in each.pods.values() if pod.metadata.deletion_timestamp or pod.uid in victims]
             for uid in going:

@@ -1303,6 +1303,12 @@ ELSEWHERE: Final[dict[str, str]] = {
     "a namespace pays a turn for each member (3.18): groups of a run share one namespace": (
         "unit/watcher/test_activepods.py::test_a_group_pays_a_turn_for_each_of_its_members"
     ),
+    "a group is as old as the last of what it needs (3.18): needs a leader that goes while the window is full": (
+        "unit/watcher/test_gangs.py::test_a_new_leader_has_groups_that_wait_before_pods_that_came_later"
+    ),
+    "a replay makes the same plans (ADR 72): runs are not recorded": (
+        "unit/recording/test_replay.py::test_plans_of_groups_are_equal_also_those_during_which_their_scorer_went_on"
+    ),
     "a back-off lasts ten times as long as the plan took (3.20): a plan takes no time in a simulation": (
         "unit/watcher/test_gangs.py::test_a_group_backs_off_for_ten_times_its_plan"
     ),

@@ -52,8 +52,9 @@ def simulated(kind: Kind[Any]) -> Any:
     return next(found for each in kind.versions if (found := BY_ADDRESS.get((each.group, each.version, each.plural))))
 
 
+@lru_cache(maxsize=4096)
 def decoded(stored: StoredObject) -> Any:
-    """An object as berth decodes it; ``None`` for one that cannot be decoded."""
+    """An object as berth decodes it; ``None`` for one that cannot be decoded. The judges ask again and again."""
     found = _DECODERS[stored.kind.group, stored.kind.plural].one(stored.encoded(stored.kind))
     return None if isinstance(found, Undecodable) else found
 
