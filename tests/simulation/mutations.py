@@ -33,7 +33,6 @@ from berth_binder import claims as claims_of_binder
 from berth_binder.attempts import answers
 from berth_binder.attempts import attempt as attempt_of_binder
 from berth_binder.attempts import groups as groups_of_binder
-from berth_binder.attempts import pods as pods_of_binder
 from berth_binder.attempts import queue as queue_of_attempts
 from berth_binder.attempts.pods import PodBinding
 from berth_binder.core import BinderCore
@@ -742,7 +741,7 @@ CHOICES: Final = replace(
 def _members_go_alone() -> list[Replacement]:
     return [
         (grouping.Grouping, "_gate", lambda *_: GroupGate(Way.ONE_BY_ONE)),
-        (pods_of_binder, "refuses_single", lambda *_: False),
+        (groupcheck, "refuses_single", lambda *_: False),
     ]
 
 
