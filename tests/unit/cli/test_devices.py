@@ -194,6 +194,12 @@ def test_a_selector_that_fails_is_named_with_the_device_though_the_cycle_ends_in
     ]
 
 
+def test_a_misspelt_domain_is_named_with_that_of_the_device():
+    expression = 'device.attributes["gpu.exmaple.com"].model == "h100"'
+    (text,) = advice(a_cluster(a_claim("c", selector=expression)), a_pod_with("c"))
+    assert "no such key: model (it has no attributes of gpu.exmaple.com, but of d); " in text
+
+
 def test_of_many_devices_each_kind_of_hindrance_is_named():
     snapshot = a_cluster(a_claim("c"))
     change_devices(snapshot, "node-1", lambda i: {"taints": [WORN]} if i == 7 else {}, number=8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -25,6 +26,7 @@ _MOST_NODES: Final = 200  # whose devices are looked at
 _MOST_NAMED: Final = 3  # devices in a sentence
 _MOST_USERS: Final = 2  # pods of one device
 _MOST_CHARACTERS: Final = 80  # of an expression
+_DOMAINS: Final = re.compile(r"""\bdevice\.attributes\s*\[\s*["']([^"']+)["']\s*\]""")  # that an expression reads
 
 FAILED, UPDATED, NONE, NO_MATCH, TAKEN, TOGETHER = range(6)
 
@@ -104,10 +106,11 @@ class _Look:
         for device in (device for view in views for device in view.devices):
             place = self._failed(device)
             if place >= 0:
-                expression = self._answers.plan.expressions[self._request.selectors[place][1]]
-                answer = expression.of(device)
+                asked = self._answers.plan.expressions[self._request.selectors[place][1]]
+                answer, text = asked.of(device), asked.expression
                 if isinstance(answer, str):
-                    yield f"{_short(expression.expression)} fails on {_name(device, self._node)}: {answer}"
+                    on = _name(device, self._node)
+                    yield f"{_short(text)} fails on {on}: {answer}{_no_domain(text, device)}"
 
     def _hindrances(self, usage: Usage, candidates: Candidates) -> Iterator[tuple[str, PooledDevice, str]]:
         request = self._request
@@ -237,6 +240,15 @@ def _named(users: Sequence[str]) -> str:
 def _short(expression: str) -> str:
     text = " ".join(expression.split())
     return text if len(text) <= _MOST_CHARACTERS else f"{text[: _MOST_CHARACTERS - 3]}..."
+
+
+def _no_domain(expression: str, device: PooledDevice) -> str:
+    """Which domain of the expression the device has no attributes of: a misspelt one reads as empty."""
+    domains = {name.rpartition("/")[0] or device.part.pool[0] for name in device.device.attributes or ()}
+    unknown = next((each for each in _DOMAINS.findall(expression) if each not in domains), "")
+    if not unknown or not domains:
+        return ""
+    return f" (it has no attributes of {unknown}, but of {', '.join(sorted(domains))})"
 
 
 def of_allocated(claim: ResourceClaim, allocation: AllocationResult, nodes: Mask) -> RemedySentence:
