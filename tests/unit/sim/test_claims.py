@@ -191,6 +191,21 @@ async def test_the_driver_publishes_the_devices_of_each_node_as_long_as_it_is_th
     driver.stop()
 
 
+async def test_the_driver_publishes_a_deleted_slice_again_with_the_same_devices(cluster: Cluster):
+    driver = DeviceDriver(cluster.resources, 4)
+    driver.start()
+    cluster.resources.create(NODES, "", node_manifest("node-2"))
+    await cluster.rest()
+    before = {name: each["spec"] for name, each in cluster.all(RESOURCE_SLICES).items()}
+    cluster.delete(RESOURCE_SLICES, f"node-1-{DRIVER}")
+    await cluster.rest()
+    assert {name: each["spec"] for name, each in cluster.all(RESOURCE_SLICES).items()} == before
+    driver.stop()
+    cluster.delete(RESOURCE_SLICES, f"node-1-{DRIVER}")
+    await cluster.rest()
+    assert list(cluster.all(RESOURCE_SLICES)) == [f"node-2-{DRIVER}"]
+
+
 async def test_without_devices_there_is_no_driver(cluster: Cluster):
     driver = DeviceDriver(cluster.resources, 0)
     driver.start()

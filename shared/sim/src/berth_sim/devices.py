@@ -15,11 +15,15 @@ _MEMORY: Final = {"a100": "40Gi", "h100": "80Gi"}
 
 
 class DeviceDriver:
-    """Keeps a ResourceSlice for each node, from the node's arrival to its end; without devices per node none."""
+    """Keeps a ResourceSlice for each node, from the node's arrival to its end; without devices per node none.
+
+    A slice that somebody deletes is published again, with the same devices.
+    """
 
     def __init__(self, resources: Resources, per_node: int) -> None:
         self._resources = resources
         self._per_node = per_node
+        self._models: dict[str, str] = {}  # by node
         self._due: dict[Key, None] = {}
         self._call: asyncio.Handle | None = None
 
@@ -30,18 +34,27 @@ class DeviceDriver:
             self._resources.create(DEVICE_CLASSES, "", class_manifest())
         table = self._resources.store.table(NODES)
         table.listeners[self._take] = None
+        self._resources.store.table(RESOURCE_SLICES).listeners[self._take_slice] = None
         for stored in table.in_order():
             self._keep(stored.key)
 
     def stop(self) -> None:
         self._resources.store.table(NODES).listeners.pop(self._take, None)
+        self._resources.store.table(RESOURCE_SLICES).listeners.pop(self._take_slice, None)
         if self._call is not None:
             self._call.cancel()
 
     def _take(self, change: StoreEvent) -> None:
         if change.before is not None and change.after is not None:
             return
-        self._due[change.key] = None
+        self._look_at(change.key)
+
+    def _take_slice(self, change: StoreEvent) -> None:
+        if change.after is None:
+            self._look_at(("", change.key[1].removesuffix(f"-{DRIVER}")))
+
+    def _look_at(self, node: Key) -> None:
+        self._due[node] = None
         if self._call is None:  # not within the write that is being reported
             self._call = asyncio.get_running_loop().call_soon(self._work)
 
@@ -57,7 +70,8 @@ class DeviceDriver:
         is_published = slice_key in store.table(RESOURCE_SLICES).items
         if is_there and not is_published:
             number = len(store.table(RESOURCE_SLICES).items)
-            manifest = slice_manifest(node[1], self._per_node, model=MODELS[number % len(MODELS)])
+            model = self._models.setdefault(node[1], MODELS[number % len(MODELS)])
+            manifest = slice_manifest(node[1], self._per_node, model=model)
             self._resources.create(RESOURCE_SLICES, "", manifest)
         elif is_published and not is_there:
             store.remove(RESOURCE_SLICES, slice_key)
