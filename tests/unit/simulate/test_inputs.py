@@ -311,7 +311,7 @@ def test_a_dash_is_standard_input(monkeypatch, tmp_path):
 
 WANTED = "want what `kubectl get -o json` or `-o yaml` prints"
 NO_OBJECT = f"not an object with `apiVersion` and `kind`: {WANTED}"
-NO_CLASS = "spec.priorityClassName: no PriorityClass 'none' in the files: add it to --cluster"
+NO_CLASS = "spec.priorityClassName: the cluster has no PriorityClass 'none': add it to --pods, or correct the name"
 NO_QUANTITY = "want a quantity such as 500m or 2Gi, got 'lots'"
 TAKE_OUT = "remove it from the copy"
 

@@ -124,7 +124,8 @@ class _Admission:
         found = self._priorities.get(name) if name else self._default_priority
         if name and found is None:
             self._problems.append(
-                f"{where}: spec.priorityClassName: no PriorityClass {name!r} in the files: add it to --cluster"
+                f"{where}: spec.priorityClassName: the cluster has no PriorityClass {name!r}: add it to --pods, "
+                "or correct the name"
             )
         return found
 
