@@ -143,7 +143,8 @@ async def test_the_console_answers_about_a_group_also_while_no_watcher_leads():
     assert (found["state"], found["bound"], found["queued"], found["partial_seconds"]) == ("bound", 4, None, None)
     assert found["sentences"][0] == "default/first is bound"
     assert "no watcher leads" in found["problem"]
-    for name in ("~other", "~~first", "first"):
+    assert (await group_json(session, parse_group("first"), a_cluster()))["group"] == "default/first"
+    for name in ("~other", "~~first", "other"):
         with pytest.raises(NotFoundError, match="the mirror has none"):
             await group_json(session, parse_group(name), a_cluster())
 
@@ -154,6 +155,14 @@ def parse_group(name: str) -> PodName:
 
 def test_without_groups_a_sentence_says_so():
     assert printed(*summary_lines([], NOW, rows=None)) == ["no PodGroup, and no pod names one"]
+
+
+def test_before_a_watcher_leads_no_groups_are_not_said_to_be_none():
+    """It has written no mirror yet, from which the PodGroups are read."""
+    lines = printed(*summary_lines([], NOW, rows=None, problem="no watcher leads: see `berth top`"))
+    assert lines == ["whether there are PodGroups is not known yet: no watcher leads: see `berth top`"]
+    (*_, last) = printed(*summary_lines([summaries()["first"]], NOW, rows=None, problem="no watcher leads"))
+    assert last == "waiting pods are unknown: no watcher leads"
 
 
 def test_a_group_is_one_row_of_the_queue():

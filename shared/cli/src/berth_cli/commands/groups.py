@@ -9,7 +9,7 @@ from berth_cli.bus import NatsContext, NatsServer, NatsUrl, open_session
 from berth_cli.commands.queue import ListedNamespace
 from berth_cli.options import EveryRow, Output, OutputFormat, print_document, run_command
 from berth_cli.pods.podgroups import read_groups, summary_lines
-from berth_cli.rendering import MOST_ROWS, plain, print_rich
+from berth_cli.rendering import MOST_ROWS, print_rich
 
 app = typer.Typer()
 
@@ -38,5 +38,4 @@ async def _list(server: NatsServer, namespace: str | None, output: OutputFormat,
     if output.is_document:
         print_document({"groups": [each.as_json() for each in found], "now": now, "problem": problem}, output)
     else:
-        print_rich(*summary_lines(found, now, rows=None if every_row else MOST_ROWS))
-        print_rich(*([plain(f"waiting pods are unknown: {problem}", "yellow")] if problem else []))
+        print_rich(*summary_lines(found, now, rows=None if every_row else MOST_ROWS, problem=problem))

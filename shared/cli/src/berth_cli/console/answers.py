@@ -190,22 +190,24 @@ async def waiting_json(session: Session, *, queue: str, namespace: str) -> Docum
 
 
 async def group_json(session: Session, name: PodName, snapshot: Snapshot) -> Document:
-    """A PodGroup by its name in subjects: the document of ``berth why --group -o json``, with sentences.
+    """A PodGroup by its name: the document of ``berth why --group -o json``, with sentences.
 
+    A name as in subjects tells groups of both dialects apart; of a plain one the first dialect's is taken.
     ``members`` has those that wait among the first pods of the queue; ``problem``: why they are unknown.
 
     Raises:
         NotFoundError: neither the mirror nor a pod that waits has the group.
     """
     key = group_named(name.namespace, name.name)
-    found = {} if key is None else groups_of(snapshot, name.namespace)
+    found = groups_of(snapshot, name.namespace)
     problem = ""
     try:
         answer, _ = await read_queue(session, queue="", namespace=name.namespace, limit=0, most_requests=MOST_REQUESTS)
         add_waiting(found, answer.pods)
     except NoLeaderError as error:
         problem = str(error)
-    summary = None if key is None else found.get(key)
+    named = (each for each in sorted(found) if each == key or (key is None and each.name == name.name))
+    summary = next((found[each] for each in named), None)
     if summary is None:
         raise no_group(f"{name.namespace}/{name.name.lstrip('~')}", problem)
     explained = await explain_summary(session, summary)

@@ -169,8 +169,13 @@ def add_waiting(found: dict[GroupKey, GroupSummary], pods: Iterable[WaitingPod])
             summary.waiting.append(pod)
 
 
-def summary_lines(groups: Sequence[GroupSummary], now: datetime, *, rows: int | None) -> Iterator[RenderableType]:
-    """A table of the first ``rows`` groups; ``None`` is all."""
+def summary_lines(
+    groups: Sequence[GroupSummary], now: datetime, *, rows: int | None, problem: str = ""
+) -> Iterator[RenderableType]:
+    """A table of the first ``rows`` groups; ``None`` is all. ``problem``: why the pods that wait are unknown."""
+    if problem and not groups:  # also a mirror that no watcher has written yet has none
+        yield plain(f"whether there are PodGroups is not known yet: {problem}", "yellow")
+        return
     waiting = sum(each.state not in {BOUND, EMPTY} for each in groups)
     yield plain(f"{len(groups)} groups, {waiting} not whole" if groups else "no PodGroup, and no pod names one")
     if not groups:
@@ -184,6 +189,8 @@ def summary_lines(groups: Sequence[GroupSummary], now: datetime, *, rows: int | 
     yield ""
     yield table
     yield from and_more(len(groups) - len(shown))
+    if problem:
+        yield plain(f"waiting pods are unknown: {problem}", "yellow")
 
 
 _NUMBERS: Final = ("BOUND", "WAITING", "MINIMUM", "AGE")
