@@ -87,6 +87,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.steps = 0
         """Callbacks that have been run."""
         self.most_steps = 10**7
+        self.readings = 0
+        """Of the stopwatch."""
         self.tasks: list[asyncio.Task[Any]] = []
         """Kept until the end of the run, so that no dead process's coroutine is closed in the middle of it."""
         self.on_error: Callable[[BaseException], None] = lambda _error: None

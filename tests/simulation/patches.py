@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
 from importlib import metadata
 from typing import Any, Final
+from unittest import mock
 
 import structlog
 
@@ -25,6 +26,8 @@ from simulation.loop import OWNER, START_SECONDS, VirtualLoop
 EPOCH: Final = datetime(2026, 1, 1, tzinfo=UTC)
 """The true time at the start of a run."""
 SERVICES: Final = ("berth.", "berth_")
+READING_SECONDS: Final = 2e-4
+"""Of the stopwatch. Work itself takes no virtual time."""
 
 _current: list[VirtualLoop] = []
 
@@ -53,6 +56,13 @@ def steady() -> float:
     return _current[0].time() + OWNER.get().steady_offset
 
 
+def _stopwatch() -> float:
+    """What measures work. Each reading takes a while, so that slices of a plan end at the same places in every run."""
+    loop = _current[0]
+    loop.readings += 1
+    return loop.time() + loop.readings * READING_SECONDS
+
+
 def _uuid4() -> uuid.UUID:
     return uuid.UUID(int=random.getrandbits(128), version=4)
 
@@ -78,7 +88,8 @@ def simulated(log: Any) -> Iterator[None]:
         (_ALL_TASKS, "add", lambda _task: None),
         # There is one loop: looking under a lock whether it is the right one takes longer than the wait that asks.
         (asyncio.mixins._LoopBoundMixin, "_get_loop", lambda _self: _current[0]),
-        (time, "clock_gettime", lambda _clock: steady()),
+        (time, "perf_counter", _stopwatch),
+        (clock.SteadyClock, "now", staticmethod(steady)),
         (uuid, "uuid4", _uuid4),
         (clock.Backoff, "after", _after),
         # Nothing is collected in the middle of a run (run.py), and to go through all for each session took 14 % of one.
@@ -88,16 +99,12 @@ def simulated(log: Any) -> Iterator[None]:
         *((module, "version", lambda _name: VERSION) for module in _services_with("version", metadata.version)),
         *((module, "datetime", SimulatedDatetime) for module in _modules_that_ask_the_time()),
     ]
-    before = [(owner, name, getattr(owner, name)) for owner, name, _ in patches]
-    for owner, name, value in patches:
-        setattr(owner, name, value)
     structlog.configure(processors=[log], wrapper_class=structlog.make_filtering_bound_logger(20))
-    try:
+    with contextlib.ExitStack() as patched:
+        patched.callback(structlog.reset_defaults)
+        for owner, name, value in patches:
+            patched.enter_context(mock.patch.object(owner, name, value))
         yield
-    finally:
-        for owner, name, value in before:
-            setattr(owner, name, value)
-        structlog.reset_defaults()
 
 
 def _modules_that_ask_the_time() -> list[Any]:

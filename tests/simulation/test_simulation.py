@@ -45,15 +45,17 @@ def test_what_was_found_once_is_not_found_again():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_same_seed_gives_the_same_run():
-    first, second = simulate("--seed", "11", "-v"), simulate("--seed", "11", "-v")
+@pytest.mark.parametrize("focus", ["", "groups"])
+def test_the_same_seed_gives_the_same_run(focus):
+    first, second = (simulate("--seed", "11", "--focus", focus, "-v") for _ in range(2))
     assert first.returncode == 0, first.stdout + first.stderr
     assert len(first.stdout.splitlines()) > 20
     assert first.stdout == second.stdout
 
 
-def test_a_seed_gives_the_same_run_alone_and_after_others():
-    many = simulate("--first", "20", "--seeds", "10", "--digests")
-    alone = simulate("--seed", "29")
+@pytest.mark.parametrize("focus", ["", "groups"])
+def test_a_seed_gives_the_same_run_alone_and_after_others(focus):
+    many = simulate("--first", "20", "--seeds", "10", "--digests", "--focus", focus)
+    alone = simulate("--seed", "29", "--focus", focus)
     (digest,) = [line.split()[1] for line in many.stdout.splitlines() if line.startswith("29 ")]
     assert f"digest {digest}" in alone.stdout
