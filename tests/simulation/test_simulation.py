@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from berth.clock import SteadyClock
 from harness.plugins.long_runs import often
+from simulation.loop import VirtualLoop
+from simulation.patches import simulated, use
 
 TESTS = Path(__file__).parents[1]
 SEEDS_EACH = 20
@@ -43,6 +46,16 @@ def test_no_seed_with_groups_breaks_what_must_hold():
 def test_what_was_found_once_is_not_found_again():
     done = simulate("--kept")
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_clock_of_services_is_the_simulated_one():
+    loop = VirtualLoop()
+    with simulated(log=None):
+        use(loop)
+        before = SteadyClock().now()
+        loop.run_until(loop.time() + 5.0)
+        assert SteadyClock().now() == before + 5.0
+    loop.close()
 
 
 @pytest.mark.parametrize("focus", ["", "groups"])
