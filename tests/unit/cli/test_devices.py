@@ -195,9 +195,9 @@ def test_a_selector_that_fails_is_named_with_the_device_though_the_cycle_ends_in
 
 
 def test_a_misspelt_domain_is_named_with_that_of_the_device():
-    expression = 'device.attributes["gpu.exmaple.com"].model == "h100"'
+    expression = 'device.attributes["gpu.examples.com"].model == "h100"'
     (text,) = advice(a_cluster(a_claim("c", selector=expression)), a_pod_with("c"))
-    assert "no such key: model (it has no attributes of gpu.exmaple.com, but of d); " in text
+    assert "no such key: model (it has no attributes of gpu.examples.com, but of d); " in text
 
 
 def test_of_many_devices_each_kind_of_hindrance_is_named():
