@@ -192,7 +192,7 @@ async def waiting_json(session: Session, *, queue: str, namespace: str) -> Docum
 async def group_json(session: Session, name: PodName, snapshot: Snapshot) -> Document:
     """A PodGroup by its name: the document of ``berth why --group -o json``, with sentences.
 
-    A name as in subjects tells groups of both dialects apart; of a plain one the first dialect's is taken.
+    A name as in subjects has the dialect. A plain name means the first dialect that has such a group.
     ``members`` has those that wait among the first pods of the queue; ``problem``: why they are unknown.
 
     Raises:
