@@ -1308,7 +1308,7 @@ ELSEWHERE: Final[dict[str, str]] = {
     "a replay makes the same plans (ADR 72): runs are not recorded": (
         "unit/recording/test_replay.py::test_plans_of_groups_are_equal_also_those_during_which_their_scorer_went_on"
     ),
-    "a back-off lasts ten times as long as the plan took (3.20): a plan takes no time in a simulation": (
+    "a back-off lasts ten times as long as the plan took (3.20): a simulated plan takes milliseconds": (
         "unit/watcher/test_gangs.py::test_a_group_backs_off_for_ten_times_its_plan"
     ),
     "a plan does not depend on where its slices end (4.8): the same": (
