@@ -74,7 +74,7 @@ Found = Verdict | Placement | EvictionPlan | EvictionQuestion | NodeQuestion | F
 
 
 class PodBinding:
-    """``attempts``: by the uid of the pod. ``groups``: with which some of them are bound."""
+    """``attempts``: those under way, by the uid of the pod. ``groups``: the gangs of which some are members."""
 
     def __init__(  # noqa: PLR0913 - an epoch begins with these
         self,
