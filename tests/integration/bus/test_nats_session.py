@@ -579,6 +579,22 @@ async def test_a_recreated_stream_ends_its_readers_session(session):
     assert session.lost.is_set()
 
 
+async def test_a_reader_asks_about_its_stream_at_once_when_it_hears_an_earlier_message(own_nats_server):
+    settings = settings_for(own_nats_server, reader_check=timedelta(minutes=10))
+    session = await NatsBus(settings).connect(name="test")
+    await session.apply()
+    last = [await session.put("cluster", "node.n1", data) for data in (b"1", b"2")][-1]
+    async with asyncio.timeout(LONG), session.read_bucket("cluster") as following:
+        batches = following.batches()
+        await anext(batches)
+        assert following.position == last
+        await session._connection.request("$JS.API.STREAM.DELETE.KV_cluster")
+        await session.apply()
+        await session.put("cluster", "node.n1", b"3")
+        with pytest.raises(BusLostError, match="recreated"):
+            await anext(batches)
+
+
 @pytest.mark.parametrize("gone", ["KV_cluster", "KV_bandwidth", "KV_facts", "DECISIONS"])
 async def test_messages_that_name_positions_do_not_outlive_what_they_name(session, gone):
     for subject in (

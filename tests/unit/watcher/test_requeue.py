@@ -221,6 +221,22 @@ def test_event_that_the_ranking_had_seen_does_not_requeue():
     assert watcher.stage("web") == "unschedulable"
 
 
+@pytest.mark.parametrize("stream", ["cluster", "decisions"])
+def test_positions_of_a_deleted_stream_count_as_having_missed_events(stream: str):
+    """A scorer that has not noticed yet names what it had read of the former stream."""
+    watcher = WatcherUnderTest().lead(a_pod("web"), a_pod("full", node="n1"), a_node("n1"))
+    watcher.delete(a_pod("full", node="n1"))
+    watcher.answer_writes()
+    current = Positions(cluster=watcher.sequence, decisions=watcher.decisions)
+    former = msgspec.structs.replace(current, **{stream: 100})
+
+    watcher.decide("web", Outcome.UNSCHEDULABLE, positions=former, **FIT)
+    assert watcher.stage("web") == "backoff"
+    watcher.advance(1)
+
+    assert watcher.attempt_of("web") == "uid-web.7.2"
+
+
 def test_event_not_stored_yet_counts_as_not_seen():
     watcher = WatcherUnderTest().lead(a_pod("web"))
     watcher.hold_writes = True

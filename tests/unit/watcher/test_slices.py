@@ -12,7 +12,7 @@ from berth.framework.interface import EnqueueExtensions, FilterPlugin
 from berth.framework.status import SUCCESS, Status
 from berth.messages.attempts import Outcome, Positions
 from berth_watcher import core
-from berth_watcher.events import StreamsRead
+from berth_watcher.events import BucketEntryRead, StreamsRead
 from berth_watcher.queue import requeue
 from berth_watcher.settings import AttemptSettings
 from harness.builders.profiles import default_profile
@@ -111,7 +111,8 @@ def test_updates_of_a_node_are_asked_about_apart_when_a_pod_began_to_wait_betwee
     watcher, recorder = recording("p0", "p1")
     watcher.show(a_pod("p1", labels={"new": "label"}, version=2))
     watcher.advance(20)
-    seen = Positions(cluster=watcher.sequence + 1)
+    watcher.send(BucketEntryRead(entry=watcher.put("pod.unknown", None)))
+    seen = Positions(cluster=watcher.sequence)
     late = watcher.decision("p1", Outcome.UNSCHEDULABLE, blockers=["Recorder"], positions=seen)
     first, second = (a_node("n1", cpu=cpu, version=int(cpu)) for cpu in ("2", "3"))
 

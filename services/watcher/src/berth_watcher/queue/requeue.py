@@ -5,7 +5,8 @@ number of the mirror's latest change, which the pod's next ranking must see.
 
 A Decision has the positions at which it was made. An event counts as seen by the scorer if the mirror's write of it is
 known to be stored at or below that position. An object rewritten later, and an unknown one, count as missed: an attempt
-too many is better than a pod that waits for a past event.
+too many is better than a pod that waits for a past event. Positions above what the watcher knows to be stored are those
+of a deleted stream, so any event may have been missed (docs/adr/0029-a-lost-position-takes-its-messages-along.md).
 """
 
 from __future__ import annotations
@@ -94,12 +95,17 @@ class Requeue:
 
     # --- the next stage of a pod
 
-    def on_unschedulable(self, pod: QueuedPod, decision: DecisionSummary, decided_at: Timestamp, changes: int) -> Wait:
-        """No node fits, or the victims are terminating: the pod waits for an event, unless its ranking missed one."""
+    def on_unschedulable(
+        self, pod: QueuedPod, decision: DecisionSummary, decided_at: Timestamp, changes: int, known: Positions
+    ) -> Wait:
+        """No node fits, or the victims are terminating: the pod waits for an event, unless its ranking missed one.
+
+        ``known``: the highest positions of ``cluster`` and DECISIONS that the watcher knows; 0 for none yet.
+        """
         self._fail(pod, decided_at)
         if decision.reason == Reason.PREEMPTED:  # not before the pod that gets its room
             return self.back_off(pod)
-        missed = self._missed_change(pod, decision.positions, changes)
+        missed = self._missed_change(pod, decision.positions, changes, known)
         if missed is not None:
             pod.mirror_change = missed.change
             return self._back_off_after_event(pod) if missed.is_known else self.back_off(pod)
@@ -325,15 +331,15 @@ class Requeue:
             return Wait(Stage.BACKOFF, pod.backoff_until, early=True)
         return Wait(Stage.BACKOFF, min(early_from, pod.backoff_until))
 
-    def _missed_change(self, pod: QueuedPod, positions: Positions, changes: int) -> _MissedChange | None:
+    def _missed_change(
+        self, pod: QueuedPod, positions: Positions, changes: int, known: Positions
+    ) -> _MissedChange | None:
         """The mirror's change of a helping event that the ranking had not seen; ``None`` if there is no such event.
 
         A pod that no plugin rejected always counts as having missed one, because any event may help it.
         """
         unknown = _MissedChange(change=changes, is_known=False)
-        if not pod.unschedulable_plugins or self._cluster_log.may_lack_events_since(positions.cluster):
-            return unknown
-        if self._held_log.may_lack_events_since(positions.decisions):
+        if not pod.unschedulable_plugins or self._may_lack_events(positions, known):
             return unknown
         if self._may_lack_live_data(pod, positions):
             return _MissedChange(change=0, is_known=False)
@@ -350,6 +356,12 @@ class Requeue:
                 if self._hints.may_help(pod, event, old, new):
                     return _MissedChange(change=change, is_known=True)
         return None
+
+    def _may_lack_events(self, positions: Positions, known: Positions) -> bool:
+        if positions.cluster > known.cluster or 0 < known.decisions < positions.decisions:
+            return True  # numbers of a deleted stream
+        lacks_changes = self._cluster_log.may_lack_events_since(positions.cluster)
+        return lacks_changes or self._held_log.may_lack_events_since(positions.decisions)
 
     def _may_lack_live_data(self, pod: QueuedPod, positions: Positions) -> bool:
         """Whether a sample or fact that could help may have left its log since the pod's ranking.

@@ -98,7 +98,7 @@ class Decisions:
         changes = self._mirror.changes
         match decision.outcome:
             case Outcome.UNSCHEDULABLE | Outcome.PREEMPTING:
-                wait = self._requeue.on_unschedulable(queued, decision, decided_at, changes)
+                wait = self._requeue.on_unschedulable(queued, decision, decided_at, changes, self._pods.known)
                 return self._pods.wait_or_activate(queued, wait)
             case Outcome.CONFLICT:
                 wait = self._requeue.on_conflict(queued, decision, decided_at, changes)
@@ -120,7 +120,7 @@ class Decisions:
         wait: Wait | None
         match decision.outcome:
             case Outcome.UNSCHEDULABLE | Outcome.PREEMPTING:
-                wait = self._requeue.on_unschedulable(entry, decision, decided_at, changes)
+                wait = self._requeue.on_unschedulable(entry, decision, decided_at, changes, self._pods.known)
             case Outcome.CONFLICT:
                 if decision.reason == Reason.BEGUN:
                     entry.conflicts = 0

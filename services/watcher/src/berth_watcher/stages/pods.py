@@ -258,9 +258,14 @@ class PodStages:
         if queued.mirror_change and queued.mirror_change > self._mirror.settled:
             return self.move(queued, Stage.AWAITING_MIRROR)
         if queued.mirror_change or queued.at_front or queued.outcome is Outcome.CONFLICT:
-            queued.required_positions = Positions(cluster=self._mirror.position, decisions=self.last_decision)
+            queued.required_positions = self.known
         queued.mirror_change = 0
         return self.move(queued, Stage.ACTIVE)
+
+    @property
+    def known(self) -> Positions:
+        """The highest positions of ``cluster`` and DECISIONS that the watcher knows; 0 for none yet."""
+        return Positions(cluster=self._mirror.position, decisions=self.last_decision)
 
     # --- its stage
 

@@ -3,7 +3,8 @@
 Every stream republishes stored messages under ``stored.`` (``topology``), with the sequence in a header. A reader
 subscribes to these copies, reads stored messages by Direct Get, and continues with the copies. Copies can be lost: a
 stream's new leader does not send its predecessor's. So on a gap in the sequences, and if the stream has more than has
-arrived, the reader reads again from its position.
+arrived, the reader reads again from its position. It asks for the stream's state from time to time, and at once on a
+copy that is not after its position: a recreated stream begins at 1.
 
 A reader needs no consumer, and so no right to create one (docs/adr/0014-accounts-are-the-boundary.md).
 """
@@ -221,6 +222,8 @@ class NatsReader(Generic[T]):
             stored = stored_copy(self._copies[0], names)
             if stored is None or stored.sequence <= self.position:
                 self._copies.popleft()
+                if stored is not None:  # a scan has read it, or the stream was recreated
+                    self._next_check = 0.0
                 continue
             if self._start.is_whole and stored.sequence != self.position + 1:
                 self._scan = Scan(end=stored.sequence - 1)
