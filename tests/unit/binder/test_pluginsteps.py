@@ -13,6 +13,7 @@ from berth.framework.interface import (
     PermitPlugin,
     PostBindPlugin,
     PreBindPlugin,
+    ReleaseClaim,
     ReservePlugin,
 )
 from berth.framework.status import SUCCESS, Code, Status
@@ -119,6 +120,23 @@ def test_reserve_that_always_raises_is_an_error_of_its_pod(bench, recording, mon
     for _ in range(20):
         assert posts(bench.wait(5)) == []
     assert bench.outcomes[-1] == "error"
+
+
+@pytest.mark.parametrize("status", [422, 404])
+def test_a_plugin_that_cannot_say_what_takes_its_writes_back_does_not_keep_the_pod_from_its_decision(
+    bench, recording, monkeypatch, status
+):
+    def fail(*_: object, sent: bool) -> tuple[ReleaseClaim, ...]:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(recording, "releases", fail)
+    pod = bench.show(make_pod("web"))
+    bench.take(ranked(pod, "n1"))
+    bench.answer(pod, status)
+    for _ in range(20):
+        bench.wait(5)
+    assert len(bench.outcomes) == 1
+    assert recording.calls[-1] == "unreserve n1"
 
 
 def test_writes_that_raise_are_asked_for_again(bench, recording, monkeypatch):

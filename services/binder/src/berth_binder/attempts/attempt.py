@@ -422,11 +422,13 @@ class PluginSteps:
         """What takes the writes back, and reservations of an earlier attempt."""
         if not self._is_reserved or self.is_released:
             return ()
-        found = [
-            call(plugin, "PreBind", plugin.releases, tuple, self.state, self.pod, self.node, sent=self.has_sent)
-            for plugin in self._concerned(self.profile.pre_binds)
-        ]
-        return tuple(release for releases in found for release in releases)
+        found: list[ReleaseClaim] = []
+        for plugin in self._concerned(self.profile.pre_binds):
+            with suppress(PluginFailure):  # the outcome is final: a plugin's failure changes nothing
+                found += call(
+                    plugin, "PreBind", plugin.releases, tuple, self.state, self.pod, self.node, sent=self.has_sent
+                )
+        return tuple(found)
 
     def devices(self) -> Allocations:
         """The devices that the pod has got, by claim."""
