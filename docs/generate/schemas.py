@@ -9,9 +9,11 @@ from typing import Any, Final
 import msgspec
 
 from berth.api.pod import Pod
-from berth.messages import attempts, livedata, queue
-from berth.messages.attempts import DeadLetter, Decision, MirrorEntry, Pending, Ranked, Versioned, Watermark
+from berth.messages import attempts, livedata, mirror, queue
+from berth.messages.attempts import DeadLetter, Decision, Pending, Ranked
+from berth.messages.encoding import Versioned
 from berth.messages.livedata import NodeSample
+from berth.messages.mirror import MirrorEntry, Watermark
 from berth.messages.queue import PageRequest, PodRequest, QueueAnswer, QueuedPodDetail
 
 
@@ -39,7 +41,7 @@ TYPES: Final[Mapping[str, type[Versioned]]] = {
 
 _STRUCTS: Final = {
     name: kind
-    for module in (attempts, livedata, queue)
+    for module in (attempts, livedata, mirror, queue)
     for name, kind in vars(module).items()
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct)
 }

@@ -37,7 +37,8 @@ from bench.observer import Bound
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod, PodSpec
 from berth.bus.session import NatsBus
-from berth.messages.attempts import Candidate, Ranked, decode, encode
+from berth.messages.attempts import Candidate, Ranked
+from berth.messages.encoding import decode, encode
 from berth.messages.subjects import Attempt
 from berth_cli.pipeline.accounts import DOMAIN, User, publishes, users
 from berth_cli.pipeline.natsserver import MOST_PAYLOAD_BYTES

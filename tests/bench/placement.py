@@ -29,7 +29,8 @@ import typer
 from rich.console import Console
 
 from berth.bus.interface import Session
-from berth.messages.attempts import Decision, Outcome, decode
+from berth.messages.attempts import Decision, Outcome
+from berth.messages.encoding import decode
 from berth.messages.livedata import NodeSample, encode_sample
 from berth.messages.subjects import Attempt, key
 from berth.profiles.configuration import profiles_of, read_configuration

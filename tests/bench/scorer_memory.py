@@ -23,7 +23,8 @@ from berth.bus.interface import Session
 from berth.bus.session import NatsBus
 from berth.bus.settings import BusSettings
 from berth.bus.stages import publish_pending
-from berth.messages.attempts import MirrorEntry, Pending, encode_entry
+from berth.messages.attempts import Pending
+from berth.messages.mirror import MirrorEntry, encode_entry
 from berth.messages.subjects import Attempt, Term, Uid, key
 from harness.servers.child_processes import spawn, stop
 from harness.servers.nats_server import nats_server

@@ -35,7 +35,8 @@ from bench.contenders import KUBE_SCHEDULER, Berth, Contender, Running, kube_sch
 from bench.drain import costs, machine_busy_seconds
 from bench.observer import Bound
 from berth.bus.topology import DECISIONS, PENDING, RANKED
-from berth.messages.attempts import DecisionSummary, decode
+from berth.messages.attempts import DecisionSummary
+from berth.messages.encoding import decode
 from berth.messages.subjects import PodSubject
 from berth_sim.nodes import node_manifest, pod_manifest
 from harness.servers.control_plane import HOW_TO_GET_IT, ControlPlane, assets_folder, control_plane

@@ -3,7 +3,8 @@
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod
 from berth.bus.stages import PAYLOAD_CHARACTERS, publish_dead_letter, publish_decision, publish_pending, publish_ranked
-from berth.messages.attempts import DeadLetter, Decision, Outcome, Pending, Ranked, decode
+from berth.messages.attempts import DeadLetter, Decision, Outcome, Pending, Ranked
+from berth.messages.encoding import decode
 
 POD = Pod(metadata=ObjectMeta(name="web.0", namespace="default", uid="u"))
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

@@ -18,7 +18,8 @@ from typing import Final
 
 import pytest
 
-from berth.messages.attempts import Decision, Outcome, decode
+from berth.messages.attempts import Decision, Outcome
+from berth.messages.encoding import decode
 from berth.messages.subjects import Attempt
 from harness.servers.control_plane import ControlPlane
 from harness.worlds.audit import audit, successful_bindings

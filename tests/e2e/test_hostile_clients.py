@@ -24,9 +24,8 @@ from berth.messages.attempts import (
     Ranked,
     Reason,
     Victim,
-    decode,
-    encode,
 )
+from berth.messages.encoding import decode, encode
 from berth_cli.pipeline.natsconf import nats_conf
 from harness.servers.bus_users import USERS, inbox_of, password_of, services
 from harness.servers.control_plane import ControlPlane

@@ -15,7 +15,8 @@ import pytest
 import yaml
 
 from berth.bus.interface import StoredMessage
-from berth.messages.attempts import DeadLetter, encode
+from berth.messages.attempts import DeadLetter
+from berth.messages.encoding import encode
 from berth.messages.livedata import NodeSample
 from berth.messages.subjects import service_subject
 from harness.worlds.cluster_user import cluster_user, eventually

@@ -10,7 +10,8 @@ from datetime import timedelta
 import pytest
 
 from berth.api.config.networktraffic import BandwidthQuery
-from berth.messages.attempts import Decision, Outcome, decode
+from berth.messages.attempts import Decision, Outcome
+from berth.messages.encoding import decode
 from berth_metrics_collector.prometheus import Prometheus
 from berth_metrics_collector.queries import traffic_queries
 from berth_sim.cluster import SimulatedCluster

@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from berth.messages.attempts import Decision, Outcome, decode
+from berth.messages.attempts import Decision, Outcome
+from berth.messages.encoding import decode
 from berth_sim.cluster import SimulatedCluster
 from berth_sim.nodes import node_manifests
 from harness.worlds.cluster_user import ClusterUser, cluster_user, eventually

@@ -1,6 +1,6 @@
 """An update: services are replaced one role after the other while pods come, and messages of a newer schema wait.
 
-The newer version is the same code with the next number of `berth.messages.attempts.SCHEMA`. The older one cannot read
+The newer version is the same code with the next number of `berth.messages.encoding.SCHEMA`. The older one cannot read
 its messages and returns them, until a newer service takes them.
 """
 
@@ -18,7 +18,7 @@ import pytest
 
 from berth.bus.session import NatsBus
 from berth.bus.settings import BusSettings
-from berth.messages.attempts import SCHEMA
+from berth.messages.encoding import SCHEMA
 from berth.messages.groupattempts import GROUP_SCHEMA
 from harness.servers.child_processes import free_ports, spawn, stop
 from harness.servers.control_plane import ControlPlane
@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.requires("kubebuilder_assets", "nats-server"), pytest.
 
 NEWER = GROUP_SCHEMA + 1  # groups have the schema after that of pods
 AS_VERSION = (
-    "import sys, berth.messages.attempts as messages; messages.SCHEMA = {schema}; "
+    "import sys, berth.messages.encoding as encoding; encoding.SCHEMA = {schema}; "
     "from {module}.__main__ import main; main()"
 )
 LED = ("watcher", "binder")

@@ -62,15 +62,13 @@ from berth.messages.attempts import (
     Received,
     Victim,
     attempt_of,
-    decode,
-    decode_entry,
-    decode_watermark,
-    encode,
 )
 from berth.messages.bundles import bundled
+from berth.messages.encoding import decode, encode
 from berth.messages.groupattempts import GroupPending, GroupRanked, decode_group, within_bounds
 from berth.messages.groups import Alternate, ClassPlan, GroupPlan, PlannedMember
 from berth.messages.livedata import LiveSource, NodeSample, decode_fact, decode_sample
+from berth.messages.mirror import decode_entry, decode_watermark
 from berth.messages.queue import WaitingPod
 from berth.messages.subjects import Attempt, PodSubject, Term, Uid, parse_key, unescape
 from berth.profiles.configuration import profiles_of, read_configuration

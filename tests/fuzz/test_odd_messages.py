@@ -20,19 +20,11 @@ from berth.errors import DecodeError
 from berth.leader.lease import held_record, is_live, observe, released_record
 from berth.leader.session import number_in_control
 from berth.lifecycle.peers import Announcement, Peers
-from berth.messages.attempts import (
-    DeadLetter,
-    Decision,
-    MirrorEntry,
-    Pending,
-    Ranked,
-    Watermark,
-    decode,
-    decode_versioned,
-    encode,
-)
+from berth.messages.attempts import DeadLetter, Decision, Pending, Ranked
+from berth.messages.encoding import decode, decode_versioned, encode
 from berth.messages.groupattempts import GroupPending, GroupRanked
 from berth.messages.livedata import NodeSample
+from berth.messages.mirror import MirrorEntry, Watermark
 from berth.messages.queue import PageRequest, PodRequest, decode_page_request, decode_pod_request
 from berth.messages.shadow import ShadowComparison
 from berth.settings.settings import LeaseSettings

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 import pytest
 
-from berth.messages.attempts import encode
+from berth.messages.encoding import encode
 from berth.messages.queue import PageRequest, PodRequest, decode_queue_answer
 from berth.messages.subjects import Uid
 from berth.safetext import one_line

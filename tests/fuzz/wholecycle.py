@@ -28,7 +28,8 @@ from berth.framework.interface import CreateClaim, KeepVolume, ReserveClaim, Sel
 from berth.framework.profile import Profile
 from berth.kube.listwatch import ObjectDecoder
 from berth.kube.writes import SELECTED_NODE
-from berth.messages.attempts import Decision, DecisionSummary, Pending, Ranked, Versioned, attempt_of, decode, encode
+from berth.messages.attempts import Decision, DecisionSummary, Pending, Ranked, attempt_of
+from berth.messages.encoding import Versioned, decode, encode
 from berth.messages.groupattempts import GROUP_SCHEMA, GroupPending, GroupRanked, decode_group
 from berth.messages.livedata import LiveBucket
 from berth.messages.subjects import Attempt, Epoch

@@ -11,8 +11,9 @@ from berth.bus.interface import PubAck
 from berth.bus.topology import CLUSTER, DECISIONS, bucket_prefix, bucket_stream
 from berth.cluster.buckets import MirroredSnapshot
 from berth.cluster.snapshot import Snapshot
-from berth.messages.attempts import DecisionSummary, decode
+from berth.messages.attempts import DecisionSummary
 from berth.messages.earmarks import EARMARK, EARMARK_SECONDS, Earmark
+from berth.messages.encoding import decode
 from berth_sim.apiserver.kinds import PODS
 from simulation.groups import GroupInvariants, cache_of
 from simulation.loop import OWNER

@@ -34,19 +34,10 @@ from berth.bus.topology import (
 )
 from berth.errors import BerthError
 from berth.lifecycle.peers import Announcement
-from berth.messages.attempts import (
-    Candidate,
-    DeadLetter,
-    Pending,
-    Preemption,
-    Ranked,
-    Rejection,
-    Victim,
-    decode,
-    decode_entry,
-    encode,
-)
+from berth.messages.attempts import Candidate, DeadLetter, Pending, Preemption, Ranked, Rejection, Victim
+from berth.messages.encoding import decode, encode
 from berth.messages.livedata import NodeSample
+from berth.messages.mirror import decode_entry
 from berth.messages.subjects import Attempt, key
 from berth_cli.pipeline.accounts import publishes, users
 from harness.fakes.memory_streams import matches_any

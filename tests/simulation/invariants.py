@@ -26,8 +26,9 @@ from berth.framework.profile import Profile
 from berth.groups.planner import plan_at_once
 from berth.groups.question import GroupQuestion
 from berth.kube.http1 import Response
-from berth.messages.attempts import SCHEMA, Outcome, Preemption, Reason
+from berth.messages.attempts import Outcome, Preemption, Reason
 from berth.messages.earmarks import Earmark
+from berth.messages.encoding import SCHEMA
 from berth.messages.groupattempts import GROUP_SCHEMA
 from berth_binder.events import ApiRequest as BinderRequest
 from berth_binder.events import PostBinding, ReleaseClaims

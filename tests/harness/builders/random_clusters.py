@@ -38,7 +38,7 @@ from berth.api.pod import (
 from berth.api.workloads import Namespace
 from berth.cluster.columns import EVERY_ADDRESS
 from berth.cluster.snapshot import Snapshot
-from berth.messages.attempts import encode
+from berth.messages.encoding import encode
 from berth.messages.livedata import (
     POD_FAILURES,
     FailuresOnNode,

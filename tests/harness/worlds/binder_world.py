@@ -19,7 +19,8 @@ from berth.kube.writes import get_pod
 from berth.leader.onecluster import claim_cluster, read_cluster_id
 from berth.leader.session import LeaderSession
 from berth.lifecycle.process import Process
-from berth.messages.attempts import Candidate, Decision, Outcome, Ranked, decode
+from berth.messages.attempts import Candidate, Decision, Outcome, Ranked
+from berth.messages.encoding import decode
 from berth.messages.subjects import Attempt, Term, Uid
 from berth.profiles.configuration import read_configuration
 from berth.settings.settings import LeaderElectionSettings, Settings

@@ -20,20 +20,10 @@ import msgspec
 from berth.bus.interface import Bus, Session
 from berth.bus.stages import publish_decision
 from berth.bus.topology import BANDWIDTH, CLUSTER
-from berth.messages.attempts import (
-    Candidate,
-    DeadLetter,
-    Decision,
-    MirrorEntry,
-    Outcome,
-    Rejection,
-    Watermark,
-    encode,
-    encode_entry,
-    encode_watermark,
-    watermark_key,
-)
+from berth.messages.attempts import Candidate, DeadLetter, Decision, Outcome, Rejection
+from berth.messages.encoding import encode
 from berth.messages.livedata import NodeSample, encode_sample
+from berth.messages.mirror import MirrorEntry, Watermark, encode_entry, encode_watermark, watermark_key
 from berth.messages.subjects import Term, key
 from harness.builders.objects import a_node, a_pod, first_attempt
 

@@ -18,8 +18,8 @@ from berth.cluster.buckets import LiveDataReader
 from berth.cluster.snapshot import Snapshot
 from berth.kube.client import KubeClient
 from berth.lifecycle.process import Process
-from berth.messages.attempts import MirrorEntry, encode_entry
 from berth.messages.livedata import BANDWIDTH, LiveSource, NodeSample, decode_sample
+from berth.messages.mirror import MirrorEntry, encode_entry
 from berth.messages.subjects import Term, key
 from berth_metrics_collector.metricsapi import MetricsApiMeasurement
 from berth_metrics_collector.poller import Measurement, Query, TrafficMeasurement, UsageMeasurement

@@ -11,8 +11,9 @@ from berth.api.kinds import COSCHEDULING_POD_GROUP
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod
 from berth.api.podgroups import GROUP_LABEL, TOPOLOGY_ANNOTATION, CoschedulingPodGroup
-from berth.messages.attempts import Decision, Outcome, Preemption, encode
+from berth.messages.attempts import Decision, Outcome, Preemption
 from berth.messages.bundles import bundled
+from berth.messages.encoding import encode
 from berth.messages.groupattempts import GROUP_SCHEMA, GroupPending, GroupRanked, decode_group, subject_name
 from berth.messages.subjects import PodSubject
 from berth.ranking.groupranker import Answering, GroupRanker

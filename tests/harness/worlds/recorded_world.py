@@ -19,21 +19,10 @@ from berth.api.pod import Pod
 from berth.bus.interface import Entry, StoredMessage
 from berth.cluster.buckets import LiveDataReader
 from berth.framework.profile import Profile
-from berth.messages.attempts import (
-    Decision,
-    MirrorEntry,
-    Outcome,
-    Pending,
-    Positions,
-    Preemption,
-    Ranked,
-    Watermark,
-    encode,
-    encode_entry,
-    encode_watermark,
-    watermark_key,
-)
+from berth.messages.attempts import Decision, Outcome, Pending, Positions, Preemption, Ranked
+from berth.messages.encoding import encode
 from berth.messages.livedata import MeasuredUsage, NodeSample, encode_sample
+from berth.messages.mirror import MirrorEntry, Watermark, encode_entry, encode_watermark, watermark_key
 from berth.messages.subjects import Attempt, PodSubject, Term
 from berth.profiles.configuration import read_configuration
 from berth.ranking.ranker import Ranker

@@ -14,7 +14,8 @@ from berth.bus.interface import Bus, Delivery, Session
 from berth.bus.stages import publish_decision
 from berth.errors import BerthError
 from berth.lifecycle.process import Process
-from berth.messages.attempts import Decision, Outcome, Pending, decode
+from berth.messages.attempts import Decision, Outcome, Pending
+from berth.messages.encoding import decode
 from berth.messages.subjects import Attempt
 from berth.profiles.configuration import read_configuration
 from berth.settings.settings import LeaderElectionSettings, Settings

@@ -14,9 +14,10 @@ from berth.api.workloads import Namespace
 from berth.bus.interface import Entry
 from berth.framework.profile import Profile
 from berth.kube.listwatch import Deleted, Listed, Upserted
-from berth.messages.attempts import Decision, MirrorEntry, Outcome, Pending, decode_entry, encode_entry
+from berth.messages.attempts import Decision, Outcome, Pending
 from berth.messages.groupattempts import GroupPending, subject_name
 from berth.messages.livedata import LiveBucket
+from berth.messages.mirror import MirrorEntry, decode_entry, encode_entry
 from berth.messages.subjects import Attempt, Term, Uid
 from berth.profiles.configuration import profiles_of, read_configuration
 from berth_watcher.core import WatcherCore

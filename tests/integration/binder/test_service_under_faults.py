@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from berth.bus.stages import publish_ranked
-from berth.messages.attempts import DeadLetter, Outcome, Ranked, decode
+from berth.messages.attempts import DeadLetter, Outcome, Ranked
+from berth.messages.encoding import decode
 from berth_binder import effects
 from berth_binder.attempts import strays
 from berth_sim.faults import Clear, CutWatches, Delay, Fail, LoseAnswer, Reject

@@ -16,7 +16,8 @@ import pytest
 
 from berth.api.config.configuration import KubeSchedulerConfiguration
 from berth.api.devices import ResourceSlice
-from berth.messages.attempts import Candidate, encode
+from berth.messages.attempts import Candidate
+from berth.messages.encoding import encode
 from berth.messages.shadow import ShadowComparison, ShadowResult, ShownRanking
 from berth.profiles.configuration import read_configuration
 from berth.settings.readers import Secret

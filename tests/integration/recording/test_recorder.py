@@ -17,7 +17,8 @@ import pytest
 
 from berth.bus.interface import BusLostError, Endpoint, Session
 from berth.errors import BerthError, first_error
-from berth.messages.attempts import Decision, Outcome, encode
+from berth.messages.attempts import Decision, Outcome
+from berth.messages.encoding import encode
 from berth.messages.queue import QUEUE, QueueAnswer, WaitingPod
 from berth_cli.pods.waiting import queue_pages
 from berth_cli.recording import recorder

@@ -26,7 +26,9 @@ from berth.framework.interface import Nomination
 from berth.framework.preemption import NO_CANDIDATE, Evictions
 from berth.framework.status import Code
 from berth.lifecycle.process import Process
-from berth.messages.attempts import Candidate, DeadLetter, MirrorEntry, Pending, Ranked, decode, encode_entry
+from berth.messages.attempts import Candidate, DeadLetter, Pending, Ranked
+from berth.messages.encoding import decode
+from berth.messages.mirror import MirrorEntry, encode_entry
 from berth.messages.subjects import Term, key
 from berth.profiles.configuration import profiles_of, read_configuration
 from berth.ranking.ranker import Ranker

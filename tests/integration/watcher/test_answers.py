@@ -8,7 +8,8 @@ import pytest
 
 from berth.bus.interface import Session
 from berth.bus.topology import CONTROL, DRAIN_KEY
-from berth.messages.attempts import Outcome, Positions, encode
+from berth.messages.attempts import Outcome, Positions
+from berth.messages.encoding import encode
 from berth.messages.queue import POD, QUEUE, RETRY, PodRequest, QueueAnswer, decode_queue_answer
 from berth.messages.subjects import service_subject
 from berth_cli.options import NotFoundError, PodName

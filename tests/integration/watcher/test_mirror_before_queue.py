@@ -7,7 +7,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from berth.lifecycle.process import Process
-from berth.messages.attempts import Ranked, decode
+from berth.messages.attempts import Ranked
+from berth.messages.encoding import decode
 from berth.profiles.configuration import profiles_of, read_configuration
 from berth.ranking.ranker import Ranker
 from berth_scorer.service import serve

@@ -9,7 +9,8 @@ import pytest
 
 from berth.bus.interface import Delivery, Session
 from berth.leader import checks
-from berth.messages.attempts import Outcome, Pending, decode
+from berth.messages.attempts import Outcome, Pending
+from berth.messages.encoding import decode
 from berth.settings.settings import Numbers
 from berth_watcher import service
 from harness.fakes.memory_bus import MemoryBus

@@ -10,7 +10,8 @@ import pytest
 
 from berth.api.pod import Pod
 from berth.bus.stages import publish_ranked
-from berth.messages.attempts import Outcome, Ranked, decode_entry
+from berth.messages.attempts import Outcome, Ranked
+from berth.messages.mirror import decode_entry
 from berth.settings.settings import Numbers
 from harness.plugins.fixtures_bus import BusUnderTest
 from harness.plugins.fixtures_kube import Cluster

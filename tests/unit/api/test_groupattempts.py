@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from berth.api.podgroups import Dialect, GroupKey
 from berth.errors import DecodeError
 from berth.groups.planner import plan_at_once
-from berth.messages.attempts import Pending, Ranked, Rejection, UnknownSchemaError, decode, encode
+from berth.messages.attempts import Pending, Ranked, Rejection
 from berth.messages.bundles import Bundle, as_member, bundled
+from berth.messages.encoding import UnknownSchemaError, decode, encode
 from berth.messages.groupattempts import (
     MOST_GROUP_BYTES,
     GroupPending,

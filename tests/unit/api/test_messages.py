@@ -12,13 +12,11 @@ from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod, PodSpec
 from berth.errors import DecodeError
 from berth.messages.attempts import (
-    SCHEMA,
     AttemptReport,
     Candidate,
     DeadLetter,
     Decision,
     DecisionSummary,
-    MirrorEntry,
     Outcome,
     Pending,
     Positions,
@@ -27,18 +25,19 @@ from berth.messages.attempts import (
     RankedSummary,
     Received,
     Rejection,
-    UnknownSchemaError,
     Victim,
-    Watermark,
     attempt_of,
-    decode,
+)
+from berth.messages.bounds import within_bounds
+from berth.messages.encoding import SCHEMA, UnknownSchemaError, decode, encode
+from berth.messages.mirror import (
+    MirrorEntry,
+    Watermark,
     decode_entry,
     decode_watermark,
-    encode,
     encode_entry,
     encode_watermark,
     watermark_key,
-    within_bounds,
 )
 from berth.messages.subjects import Term
 from fuzz.ordinary import ranked as an_ordinary_ranking

@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 from berth.kube.listwatch import Deleted, Listed, Upserted
-from berth.messages.attempts import AttemptReport, Candidate, Decision, Outcome, Ranked, Reason, decode, encode
+from berth.messages.attempts import AttemptReport, Candidate, Decision, Outcome, Ranked, Reason
+from berth.messages.encoding import decode, encode
 from berth_binder.attempts.attempt import MOST_HELD
 from berth_binder.cache import NODES, PODS
 from berth_binder.decisions.conflictcheck import NodeChoice

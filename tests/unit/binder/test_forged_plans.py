@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from berth.errors import DecodeError
-from berth.messages.attempts import encode
+from berth.messages.encoding import encode
 from berth.messages.groupattempts import GroupRanked, decode_group
 from berth.messages.groups import Alternate, ClassPlan, GroupPlan, PlannedMember
 from berth_binder.decisions import groupcheck

@@ -16,17 +16,9 @@ from berth.bus.stages import (
     publish_ranked,
 )
 from berth.bus.topology import DEAD, DECISIONS, PENDING, RANKED
-from berth.messages.attempts import (
-    Candidate,
-    DeadLetter,
-    Decision,
-    Outcome,
-    Pending,
-    Ranked,
-    Rejection,
-    decode,
-)
+from berth.messages.attempts import Candidate, DeadLetter, Decision, Outcome, Pending, Ranked, Rejection
 from berth.messages.bundles import bundled
+from berth.messages.encoding import decode
 from berth.messages.groupattempts import GroupPending, GroupRanked, decode_group
 from berth.messages.groups import Alternate, ClassPlan, GroupPlan, PlannedMember
 from fuzz.ordinary import ranked as an_ordinary_ranking

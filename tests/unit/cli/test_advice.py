@@ -11,7 +11,8 @@ from berth.api.pod import Pod
 from berth.bus.interface import Endpoint, Session
 from berth.bus.stages import publish_decision, publish_pending
 from berth.cluster.snapshot import Snapshot
-from berth.messages.attempts import Decision, MirrorEntry, Outcome, Pending, Rejection, encode_entry
+from berth.messages.attempts import Decision, Outcome, Pending, Rejection
+from berth.messages.mirror import MirrorEntry, encode_entry
 from berth.messages.queue import QueueAnswer, QueuedPodDetail, WaitingPod
 from berth.profiles.configuration import profiles_of, read_configuration
 from berth_cli.configflags import ConfigurationFlags

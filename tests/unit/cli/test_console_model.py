@@ -10,19 +10,10 @@ import pytest
 
 from berth.bus.interface import ConsumerState, Entry, ServiceInstance, StoredMessage, StreamState
 from berth.bus.topology import BANDWIDTH, CLUSTER, DECISIONS, PENDING
-from berth.messages.attempts import (
-    DeadLetter,
-    Decision,
-    MirrorEntry,
-    Outcome,
-    Reason,
-    Watermark,
-    encode,
-    encode_entry,
-    encode_watermark,
-    watermark_key,
-)
+from berth.messages.attempts import DeadLetter, Decision, Outcome, Reason
+from berth.messages.encoding import encode
 from berth.messages.livedata import MeasuredUsage, NodeSample, encode_sample
+from berth.messages.mirror import MirrorEntry, Watermark, encode_entry, encode_watermark, watermark_key
 from berth.messages.subjects import Term, key
 from berth_cli.console import nodetable
 from berth_cli.console.decisionlog import (

@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from berth.bus.interface import ServiceInstance
-from berth.messages.attempts import Candidate, Outcome, Rejection, encode
+from berth.messages.attempts import Candidate, Outcome, Rejection
+from berth.messages.encoding import encode
 from berth.messages.shadow import (
     MOST_COMPARISON_BYTES,
     ShadowComparison,

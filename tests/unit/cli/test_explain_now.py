@@ -14,8 +14,8 @@ from berth.api.pod import Container, Pod, PodResourceClaim, PodSpec, ResourceReq
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import rank_every_node
 from berth.framework.status import Code, Status
-from berth.messages.attempts import MirrorEntry, Watermark, encode_entry, encode_watermark, watermark_key
 from berth.messages.livedata import NodeSample, encode_sample, utc_time
+from berth.messages.mirror import MirrorEntry, Watermark, encode_entry, encode_watermark, watermark_key
 from berth.messages.subjects import Attempt
 from berth.profiles.configuration import profiles_of, read_configuration
 from berth_cli.commands.top import newest_traffic, node_lines

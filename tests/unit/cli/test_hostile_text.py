@@ -17,7 +17,8 @@ from rich.live import Live
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod, PodSpec
 from berth.bus.interface import ServiceInstance
-from berth.messages.attempts import Candidate, DeadLetter, Decision, Outcome, Ranked, Rejection, encode
+from berth.messages.attempts import Candidate, DeadLetter, Decision, Outcome, Ranked, Rejection
+from berth.messages.encoding import encode
 from berth.messages.queue import Helping, QueueAnswer, QueuedPodDetail, WaitingPod
 from berth_cli import rendering
 from berth_cli.commands.dead import StoredLetter, letter_lines, letters_table

@@ -9,7 +9,8 @@ from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod, PodSpec
 from berth.bus.interface import Session
 from berth.bus.stages import publish_decision, publish_pending
-from berth.messages.attempts import Decision, MirrorEntry, Outcome, Pending, Preemption, Victim, encode_entry
+from berth.messages.attempts import Decision, Outcome, Pending, Preemption, Victim
+from berth.messages.mirror import MirrorEntry, encode_entry
 from berth_cli.options import NotFoundError, parse_pod
 from berth_cli.pods.finding import config_in_use
 from berth_cli.pods.lookup import last_decision

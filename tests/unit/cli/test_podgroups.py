@@ -13,19 +13,10 @@ from berth.api.podgroups import GROUP_LABEL, CoschedulingPodGroup, CoschedulingS
 from berth.bus.interface import StoredMessage
 from berth.bus.stages import publish_decision
 from berth.cluster.snapshot import Snapshot
-from berth.messages.attempts import (
-    ClassResult,
-    Decision,
-    GroupResult,
-    Outcome,
-    Preemption,
-    Reason,
-    Rejection,
-    Victim,
-    encode,
-)
+from berth.messages.attempts import ClassResult, Decision, GroupResult, Outcome, Preemption, Reason, Rejection, Victim
 from berth.messages.bundles import bundled
 from berth.messages.earmarks import Earmark
+from berth.messages.encoding import encode
 from berth.messages.groupattempts import GroupPending, GroupRanked
 from berth.messages.groups import ClassPlan, GroupPlan
 from berth.messages.queue import GROUPED, GroupCounts, QueueAnswer, QueuedPodDetail, WaitingPod

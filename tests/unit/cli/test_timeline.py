@@ -19,8 +19,8 @@ from berth.messages.attempts import (
     Ranked,
     Reason,
     Victim,
-    encode,
 )
+from berth.messages.encoding import encode
 from berth_cli.commands.run import MessageCounts
 from berth_cli.commands.trace import stored_messages
 from berth_cli.options import parse_pod

@@ -12,7 +12,8 @@ from berth.bus.interface import Endpoint, Session
 from berth.bus.stages import publish_decision, publish_pending
 from berth.cluster.snapshot import Snapshot
 from berth.exits import UsageError
-from berth.messages.attempts import Decision, Outcome, Pending, encode
+from berth.messages.attempts import Decision, Outcome, Pending
+from berth.messages.encoding import encode
 from berth.messages.queue import Helping, PageRequest, QueueAnswer, QueuedPodDetail, WaitingPod, decode_page_request
 from berth_cli.commands.dead import StoredLetter, list_lines
 from berth_cli.commands.queue import pod_lines

@@ -17,7 +17,7 @@ from berth.cluster.devices.extended import ExtendedClaims, ExtendedResources
 from berth.cluster.devices.ledger import DeviceLedger
 from berth.cluster.devices.pools import DevicePools, PoolState
 from berth.cluster.snapshot import Snapshot
-from berth.messages.attempts import MirrorEntry, encode_entry
+from berth.messages.mirror import MirrorEntry, encode_entry
 from berth.messages.subjects import Term
 
 Json = dict[str, Any]

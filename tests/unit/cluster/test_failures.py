@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 from berth.cluster.failures import MOST_FAILURES, MOST_ON_A_NODE, NodeFailureLog
-from berth.messages.attempts import encode
+from berth.messages.encoding import encode
 from berth.messages.livedata import FACT_BYTES
 from harness.builders.objects import a_pod
 from harness.builders.owners import failed, owned_by

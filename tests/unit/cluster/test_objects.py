@@ -12,7 +12,7 @@ from berth.api.workloads import LabelsSpec, ReplicaSet, SelectorSpec, Service
 from berth.cluster.buckets import KindComplete, MirroredSnapshot, ObjectChanged
 from berth.cluster.snapshot import Objects, Snapshot
 from berth.errors import DecodeError
-from berth.messages.attempts import MirrorEntry, Watermark, encode_entry, encode_watermark, watermark_key
+from berth.messages.mirror import MirrorEntry, Watermark, encode_entry, encode_watermark, watermark_key
 from berth.messages.subjects import Term
 
 

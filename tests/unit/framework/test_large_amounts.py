@@ -27,7 +27,9 @@ from berth.framework.interface import (
 from berth.framework.plugincalls import run_filter_on_all, run_score_on_all
 from berth.framework.status import CycleState
 from berth.kube.listwatch import Upserted
-from berth.messages.attempts import MirrorEntry, Pending, Ranked, decode, encode, encode_entry
+from berth.messages.attempts import Pending, Ranked
+from berth.messages.encoding import decode, encode
+from berth.messages.mirror import MirrorEntry, encode_entry
 from berth.messages.subjects import Term
 from berth.plugins.registry import BUILT_IN
 from berth.profiles.installed import known_plugins

@@ -20,7 +20,7 @@ from berth.api.workloads import Namespace
 from berth.cluster.buckets import MirroredSnapshot
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import Ranking, RankOptions, rank
-from berth.messages.attempts import MirrorEntry, encode_entry
+from berth.messages.mirror import MirrorEntry, encode_entry
 from berth_watcher.mirror import trimmed
 from harness.builders.objects import first_attempt
 from harness.builders.profiles import default_profile

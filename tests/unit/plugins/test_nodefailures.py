@@ -10,7 +10,7 @@ from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import rank
 from berth.framework.events import Action, ClusterEvent, LiveDataUpdate, Resource
 from berth.framework.status import CycleState
-from berth.messages.attempts import encode
+from berth.messages.encoding import encode
 from berth.messages.livedata import POD_FAILURES, FailuresOnNode, LiveSource, WorkloadFailure, utc_time
 from berth.plugins.additional.nodefailures import FACTORY, FilteringNodeFailures, NodeFailures, NodeFailuresArgs
 from berth_cli.remedies.rejections import remedies_of

@@ -25,21 +25,17 @@ from berth.messages.attempts import (
     Candidate,
     DeadLetter,
     Decision,
-    MirrorEntry,
     Outcome,
     Pending,
     Preemption,
     Ranked,
     Rejection,
     Victim,
-    Watermark,
     attempt_of,
-    decode,
-    decode_entry,
-    decode_watermark,
-    encode,
 )
+from berth.messages.encoding import decode, encode
 from berth.messages.livedata import LiveSource, NodeSample, decode_fact, decode_sample
+from berth.messages.mirror import MirrorEntry, Watermark, decode_entry, decode_watermark
 from berth.messages.subjects import Attempt, PodSubject, Term, parse_key, unescape
 from berth.ranking.view import View
 from harness.plugins.long_runs import often

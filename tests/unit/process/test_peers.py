@@ -31,7 +31,7 @@ from berth.lifecycle.peers import (
 )
 from berth.lifecycle.process import Process
 from berth.lifecycle.sessions import present
-from berth.messages.attempts import decode_versioned, encode
+from berth.messages.encoding import decode_versioned, encode
 from berth.observability.health import Health
 from berth.settings.settings import Settings
 from harness.fakes.memory_bus import MemoryBus

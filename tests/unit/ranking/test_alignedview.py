@@ -8,17 +8,9 @@ import msgspec
 import pytest
 
 from berth.bus.interface import Entry, StoredMessage
-from berth.messages.attempts import (
-    Candidate,
-    Decision,
-    MirrorEntry,
-    Outcome,
-    Positions,
-    Ranked,
-    Received,
-    encode,
-    encode_entry,
-)
+from berth.messages.attempts import Candidate, Decision, Outcome, Positions, Ranked, Received
+from berth.messages.encoding import encode
+from berth.messages.mirror import MirrorEntry, encode_entry
 from berth.messages.subjects import Term
 from berth.ranking import alignedview
 from berth.ranking.alignedview import HOLD_SECONDS, AlignedView

@@ -8,18 +8,9 @@ import pytest
 from berth.api.config.configuration import ExtenderConfiguration
 from berth.api.meta import NAME_CHARACTERS
 from berth.framework.status import SUCCESS, Code, Status
-from berth.messages.attempts import (
-    Candidate,
-    DecisionSummary,
-    Outcome,
-    Preemption,
-    Ranked,
-    Rejection,
-    Victim,
-    decode,
-    encode,
-)
+from berth.messages.attempts import Candidate, DecisionSummary, Outcome, Preemption, Ranked, Rejection, Victim
 from berth.messages.bundles import bundled
+from berth.messages.encoding import decode, encode
 from berth.messages.groupattempts import GroupRanked
 from berth.messages.groups import ClassPlan, GroupPlan, PlannedMember
 from berth.messages.shadow import (

@@ -11,17 +11,10 @@ import pytest
 from berth.api.pod import Pod, PodResourceClaim
 from berth.bus.interface import Entry
 from berth.cluster.devices.ledger import DeviceLedger
-from berth.messages.attempts import (
-    MOST_RESULTS,
-    Decision,
-    MirrorEntry,
-    Outcome,
-    Pending,
-    Ranked,
-    encode,
-    encode_entry,
-    within_bounds,
-)
+from berth.messages.attempts import MOST_RESULTS, Decision, Outcome, Pending, Ranked
+from berth.messages.bounds import within_bounds
+from berth.messages.encoding import encode
+from berth.messages.mirror import MirrorEntry, encode_entry
 from berth.messages.subjects import Term
 from berth.ranking.ranker import Ranker
 from berth.ranking.view import LIFETIME, View

@@ -14,10 +14,12 @@ from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod, PodSchedulingGroup
 from berth.api.podgroups import GangPolicy, SchedulingPolicy, UpstreamPodGroup, UpstreamSpec
 from berth.bus.interface import Entry
-from berth.messages.attempts import DecisionSummary, MirrorEntry, Outcome, Positions, encode, encode_entry
+from berth.messages.attempts import DecisionSummary, Outcome, Positions
 from berth.messages.bundles import bundled
 from berth.messages.earmarks import Earmark
+from berth.messages.encoding import encode
 from berth.messages.groupattempts import GroupPending, GroupRanked
+from berth.messages.mirror import MirrorEntry, encode_entry
 from berth.messages.subjects import Term
 from berth.ranking.groupranker import GroupRanker
 from berth.ranking.view import View

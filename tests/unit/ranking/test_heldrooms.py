@@ -19,15 +19,8 @@ from berth.api.pod import (
 )
 from berth.api.volumes import CSISource
 from berth.bus.interface import Entry
-from berth.messages.attempts import (
-    DecisionSummary,
-    MirrorEntry,
-    Outcome,
-    Pending,
-    Ranked,
-    Victim,
-    encode_entry,
-)
+from berth.messages.attempts import DecisionSummary, Outcome, Pending, Ranked, Victim
+from berth.messages.mirror import MirrorEntry, encode_entry
 from berth.messages.subjects import Term, key
 from berth.ranking.ranker import Ranker
 from berth.ranking.view import View

@@ -9,7 +9,8 @@ from berth.api.meta import ObjectMeta
 from berth.api.node import Node
 from berth.api.pod import Pod
 from berth.cluster.snapshot import Snapshot
-from berth.messages.attempts import Candidate, Decision, Outcome, Ranked, encode
+from berth.messages.attempts import Candidate, Decision, Outcome, Ranked
+from berth.messages.encoding import encode
 from berth.ranking import view as views
 from berth.ranking.view import EXPIRED_NAMED, LIFETIME, Proposals, View
 

@@ -23,17 +23,9 @@ from berth.bus.interface import Entry
 from berth.framework.cycle import Ranking, rank
 from berth.framework.interface import ExplainingPlugin, VectorFilterPlugin
 from berth.framework.status import SUCCESS, Status, Verdicts
-from berth.messages.attempts import (
-    DecisionSummary,
-    MirrorEntry,
-    Outcome,
-    Pending,
-    Ranked,
-    Victim,
-    decode,
-    encode,
-    encode_entry,
-)
+from berth.messages.attempts import DecisionSummary, Outcome, Pending, Ranked, Victim
+from berth.messages.encoding import decode, encode
+from berth.messages.mirror import MirrorEntry, encode_entry
 from berth.messages.subjects import Term
 from berth.ranking import ranker
 from berth.ranking.ranker import Ranker

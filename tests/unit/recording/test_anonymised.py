@@ -55,7 +55,9 @@ from berth.cluster.nodes import NodeInfo
 from berth.framework.interface import ScorePlugin
 from berth.framework.profile import Profile
 from berth.framework.status import CycleState
-from berth.messages.attempts import Decision, MirrorEntry, Outcome, Ranked, decode, decode_entry, encode, encode_entry
+from berth.messages.attempts import Decision, Outcome, Ranked
+from berth.messages.encoding import decode, encode
+from berth.messages.mirror import MirrorEntry, decode_entry, encode_entry
 from berth.messages.queue import IN_FLIGHT, QUEUES, WaitingPod
 from berth.messages.subjects import Attempt, Term
 from berth.plugins.factory import Args, PluginFactory, with_args

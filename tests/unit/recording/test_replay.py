@@ -13,7 +13,8 @@ from berth.api.config.load import load
 from berth.api.config.presets import DEFAULT
 from berth.api.config.types import API_VERSION, KIND
 from berth.framework.profile import Profile
-from berth.messages.attempts import Outcome, Ranked, Received, decode, encode
+from berth.messages.attempts import Outcome, Ranked, Received
+from berth.messages.encoding import decode, encode
 from berth.messages.groupattempts import GroupRanked, decode_group
 from berth.profiles.configuration import profiles_of
 from berth.profiles.installed import known_plugins

@@ -9,7 +9,8 @@ import pytest
 
 from berth.bus.interface import BusLostError, Session
 from berth.errors import TemporaryError
-from berth.messages.attempts import Decision, Outcome, decode, encode
+from berth.messages.attempts import Decision, Outcome
+from berth.messages.encoding import decode, encode
 from berth.messages.queue import QueueAnswer, WaitingPod
 from berth_cli.recording import recorder
 from berth_cli.recording.file import Waiting, recorded

@@ -18,7 +18,8 @@ from berth.cluster.devices.ledger import DeviceLedger
 from berth.cluster.devices.pools import DevicePools
 from berth.cluster.snapshot import Snapshot
 from berth.framework.profile import Profile
-from berth.messages.attempts import Outcome, Ranked, decode
+from berth.messages.attempts import Outcome, Ranked
+from berth.messages.encoding import decode
 from berth.messages.livedata import NodeSample
 from berth.plugins.dynamicresources.claims import claim_names
 from berth.profiles.configuration import profiles_of

@@ -15,7 +15,8 @@ from berth.api.pod import Pod, PodResourceClaim
 from berth.bus.interface import Entry
 from berth.cluster.pods import Trait
 from berth.framework.extending import Extension
-from berth.messages.attempts import MirrorEntry, Pending, Positions, encode_entry
+from berth.messages.attempts import Pending, Positions
+from berth.messages.mirror import MirrorEntry, encode_entry
 from berth.messages.subjects import Term, key
 from berth.observability.tracing import UnexportedSpan
 from berth.plugins.dynamicresources.plugin import DynamicResources

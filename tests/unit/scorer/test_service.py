@@ -15,20 +15,11 @@ from berth.api.pod import Container, Pod, PodSpec, ResourceRequirements
 from berth.bus.interface import TooLargeError
 from berth.bus.stages import group_pending_message, publish_pending, publish_ranked
 from berth.lifecycle.process import Process
-from berth.messages.attempts import (
-    Candidate,
-    DeadLetter,
-    MirrorEntry,
-    Pending,
-    Positions,
-    Ranked,
-    Received,
-    decode,
-    encode,
-    encode_entry,
-)
+from berth.messages.attempts import Candidate, DeadLetter, Pending, Positions, Ranked, Received
 from berth.messages.bundles import bundled
+from berth.messages.encoding import decode, encode
 from berth.messages.groupattempts import GroupPending, GroupRanked, decode_group
+from berth.messages.mirror import MirrorEntry, encode_entry
 from berth.messages.subjects import Term, key
 from berth.profiles.configuration import profiles_of, read_configuration
 from berth.ranking.ranker import Ranker

@@ -16,8 +16,10 @@ from berth.api.config.presets import DEFAULT
 from berth.bus.stages import publish_pending
 from berth.framework.profile import build_profiles
 from berth.lifecycle.process import Process
-from berth.messages.attempts import MirrorEntry, Pending, Positions, Ranked, decode, encode_entry
+from berth.messages.attempts import Pending, Positions, Ranked
+from berth.messages.encoding import decode
 from berth.messages.livedata import NodeSample, encode_sample
+from berth.messages.mirror import MirrorEntry, encode_entry
 from berth.messages.subjects import Term, key
 from berth.plugins.registry import BUILT_IN
 from berth.ranking.ranker import Ranker

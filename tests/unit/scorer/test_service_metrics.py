@@ -11,7 +11,8 @@ import msgspec
 from berth.bus.stages import publish_pending
 from berth.bus.topology import CLUSTER
 from berth.lifecycle.process import Process
-from berth.messages.attempts import MirrorEntry, Pending, Watermark, encode_entry, encode_watermark, watermark_key
+from berth.messages.attempts import Pending
+from berth.messages.mirror import MirrorEntry, Watermark, encode_entry, encode_watermark, watermark_key
 from berth.messages.subjects import Term, key
 from berth.profiles.configuration import profiles_of, read_configuration
 from berth.ranking.ranker import Ranker

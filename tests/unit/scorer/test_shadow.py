@@ -16,20 +16,11 @@ from berth.api.pod import Pod
 from berth.bus.interface import Session
 from berth.bus.stages import group_pending_message, publish_pending
 from berth.lifecycle.process import Process
-from berth.messages.attempts import (
-    Candidate,
-    Decision,
-    MirrorEntry,
-    Outcome,
-    Pending,
-    Positions,
-    Ranked,
-    decode,
-    encode,
-    encode_entry,
-)
+from berth.messages.attempts import Candidate, Decision, Outcome, Pending, Positions, Ranked
 from berth.messages.bundles import bundled
+from berth.messages.encoding import decode, encode
 from berth.messages.groupattempts import GroupPending
+from berth.messages.mirror import MirrorEntry, encode_entry
 from berth.messages.shadow import ShadowComparison
 from berth.messages.subjects import Term, key
 from berth.profiles.configuration import profiles_of, read_configuration

@@ -11,7 +11,8 @@ from berth.api.devices import DeviceClass, DeviceClassSpec, ResourceClaim, Resou
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod, PodResourceClaim, PodResourceClaimStatus, PodSchedulingGate, ResourceRequirements
 from berth.kube.listwatch import Current
-from berth.messages.attempts import Outcome, Positions, Watermark, decode_watermark, encode_watermark
+from berth.messages.attempts import Outcome, Positions
+from berth.messages.mirror import Watermark, decode_watermark, encode_watermark
 from berth.messages.queue import PageRequest
 from berth_watcher.events import StreamsRead
 from berth_watcher.queue.queuedpod import Stage

@@ -6,7 +6,8 @@ import pytest
 
 from berth.api.devices import ClaimMeta, ResourceClaim, ResourceClaimSpec
 from berth.kube.listwatch import Undecodable
-from berth.messages.attempts import Outcome, Positions, encode
+from berth.messages.attempts import Outcome, Positions
+from berth.messages.encoding import encode
 from berth_watcher.events import AttemptLookedUp, PublishDeadLetter, Warn
 from harness.plugins.long_runs import often
 from harness.worlds.watcher_world import KINDS, WatcherUnderTest, a_node, a_pod, attempt, foreign_value

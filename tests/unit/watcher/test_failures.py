@@ -4,7 +4,8 @@ from datetime import timedelta
 
 import msgspec
 
-from berth.messages.attempts import Outcome, Positions, encode
+from berth.messages.attempts import Outcome, Positions
+from berth.messages.encoding import encode
 from berth.messages.livedata import POD_FAILURES, FailuresOnNode
 from berth.plugins.additional.nodefailures import FACTORY, NodeFailuresArgs
 from berth_watcher.events import FactNotWritten, LiveDataComplete, WriteFailures

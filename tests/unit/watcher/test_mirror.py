@@ -17,7 +17,7 @@ from berth.cluster.buckets import MirroredSnapshot
 from berth.cluster.devices.pools import DevicePools
 from berth.cluster.snapshot import Snapshot
 from berth.kube.listwatch import Current, Listed, ListedPart
-from berth.messages.attempts import decode_entry, decode_watermark
+from berth.messages.mirror import decode_entry, decode_watermark
 from berth.messages.subjects import Term
 from berth_watcher.events import (
     BucketEntryRead,

@@ -35,7 +35,8 @@ from berth.lifecycle.coreloop import CoreLoop, Inbox
 from berth.lifecycle.livedata import follow_live
 from berth.lifecycle.process import Process, run_until
 from berth.lifecycle.sessions import UndecodableReporter
-from berth.messages.attempts import Ranked, UnknownSchemaError, attempt_of, decode
+from berth.messages.attempts import Ranked, attempt_of
+from berth.messages.encoding import UnknownSchemaError, decode
 from berth.messages.groupattempts import GROUP_SUBJECT, GroupRanked, decode_group, group_named
 from berth.messages.livedata import LiveSource
 from berth.messages.subjects import TRACEPARENT, Attempt, Epoch, PodSubject, trace_id_of

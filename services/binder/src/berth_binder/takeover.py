@@ -33,7 +33,8 @@ from berth.kube.http1 import Response
 from berth.kube.informers import Informers
 from berth.kube.writes import decode_pod, fence, get_pod
 from berth.leader.session import LeaderSession
-from berth.messages.attempts import Message, check_names, decode
+from berth.messages.attempts import check_names
+from berth.messages.encoding import Message, decode
 from berth.messages.groupattempts import GROUP_SUBJECT, GroupRanked, decode_group
 from berth.messages.subjects import Epoch, all_of
 from berth.observability.logging import get_logger

@@ -24,7 +24,7 @@ from berth.api.resources import QuantityError, of_resource
 from berth.bus.interface import Entry
 from berth.decoding import decode_json
 from berth.errors import DecodeError
-from berth.messages.attempts import decode_entry
+from berth.messages.mirror import decode_entry
 from berth.messages.subjects import parse_key
 from berth.observability.logging import get_logger
 from berth_metrics_collector.samples import Target

@@ -23,7 +23,8 @@ from berth.extenders.client import Extenders
 from berth.lifecycle.coreloop import CoreLoop, Inbox
 from berth.lifecycle.process import Process, run_until
 from berth.lifecycle.sessions import present, serve_each_session
-from berth.messages.attempts import Pending, UnknownSchemaError, attempt_of, decode
+from berth.messages.attempts import Pending, attempt_of
+from berth.messages.encoding import UnknownSchemaError, decode
 from berth.messages.groupattempts import GroupPending, decode_group
 from berth.messages.subjects import TRACEPARENT, trace_id_of
 from berth.observability.health import Condition

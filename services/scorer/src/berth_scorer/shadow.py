@@ -21,7 +21,7 @@ from berth.errors import BerthError
 from berth.lifecycle.coreloop import CoreLoop
 from berth.lifecycle.process import Process, run_until
 from berth.lifecycle.sessions import UndecodableReporter, serve_each_session
-from berth.messages.attempts import encode
+from berth.messages.encoding import encode
 from berth.messages.shadow import MOST_COMPARISON_BYTES, SHADOW_SERVICE
 from berth.observability.health import Condition
 from berth.observability.logging import get_logger

@@ -19,7 +19,8 @@ from berth.bus.interface import StoredMessage
 from berth.bus.topology import CLUSTER
 from berth.errors import DecodeError
 from berth.framework.cycle import check
-from berth.messages.attempts import DecisionSummary, Positions, Ranked, UnknownSchemaError, attempt_of, decode
+from berth.messages.attempts import DecisionSummary, Positions, Ranked, attempt_of
+from berth.messages.encoding import UnknownSchemaError, decode
 from berth.messages.groupattempts import GroupRanked, decode_group
 from berth.messages.shadow import ShadowComparison, ShadowResult, SkipReason
 from berth.ranking.alignedview import AlignedView, Applied

@@ -21,9 +21,9 @@ from berth.errors import DecodeError
 from berth.framework.events import EARMARK_ENDED, Action, ClusterEvent, LiveDataUpdate, Resource
 from berth.framework.profile import Profile
 from berth.kube.listwatch import Listed, ListedPart, ReflectorEvent, Undecodable
-from berth.messages.attempts import watermark_key
 from berth.messages.earmarks import EARMARK, Earmark
 from berth.messages.livedata import FACTS, POD_FAILURES, LiveBucket, decode_failures
+from berth.messages.mirror import watermark_key
 from berth.messages.subjects import Attempt, Term, key
 from berth.plugins.additional.nodefailures import NodeFailures
 from berth_watcher.attempts import Attempts, HeldRooms

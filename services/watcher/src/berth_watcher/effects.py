@@ -24,7 +24,8 @@ from berth.leader.session import LeaderSession, NoLongerLeadingError
 from berth.lifecycle.coreloop import Inbox
 from berth.lifecycle.process import Process
 from berth.lifecycle.sessions import Refusals
-from berth.messages.attempts import Pending, encode
+from berth.messages.attempts import Pending
+from berth.messages.encoding import encode
 from berth.messages.groupattempts import GroupPending
 from berth.messages.livedata import POD_FAILURES
 from berth.messages.subjects import TRACEPARENT, Attempt, key, trace_id_of, trace_of_pod

@@ -24,8 +24,8 @@ from berth.api.podlimits import MOST_BYTES, pod_affinity_counts, refusal
 from berth.api.trimming import as_placed, smaller_forms
 from berth.bus.interface import Entry
 from berth.errors import DecodeError
-from berth.messages.attempts import WATERMARK, MirrorEntry, Watermark, decode_entry, encode_entry, encode_watermark
 from berth.messages.earmarks import Earmark
+from berth.messages.mirror import WATERMARK, MirrorEntry, Watermark, decode_entry, encode_entry, encode_watermark
 from berth.messages.subjects import Term
 from berth_watcher.events import Effect, LookUpKey, PurgeKey, StepDown, Warn, WriteKey
 from berth_watcher.store import nominated_node, without_version

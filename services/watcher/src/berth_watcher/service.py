@@ -44,7 +44,8 @@ from berth.lifecycle.coreloop import CoreLoop, Inbox
 from berth.lifecycle.peers import GROUPS
 from berth.lifecycle.process import Process, run_until
 from berth.lifecycle.sessions import STORE, Refusals
-from berth.messages.attempts import DecisionSummary, decode
+from berth.messages.attempts import DecisionSummary
+from berth.messages.encoding import decode
 from berth.messages.livedata import LiveBucket
 from berth.messages.queue import POD, QUEUE, RETRY, QueueAnswer, decode_page_request, decode_pod_request
 from berth.messages.subjects import Attempt, Term, all_of

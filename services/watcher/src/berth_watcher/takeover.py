@@ -16,7 +16,8 @@ from berth.api.pod import Pod
 from berth.bus.interface import Session, StoredMessage
 from berth.bus.topology import DECISIONS, PENDING, RANKED
 from berth.errors import DecodeError
-from berth.messages.attempts import DecisionSummary, Pending, Ranked, decode
+from berth.messages.attempts import DecisionSummary, Pending, Ranked
+from berth.messages.encoding import decode
 from berth.messages.groupattempts import GroupPending, GroupRanked, decode_group, group_named
 from berth.messages.subjects import Attempt, PodSubject, all_of
 from berth_watcher.events import DecisionReceived, FoundDecision, FoundInFlight, StreamsRead

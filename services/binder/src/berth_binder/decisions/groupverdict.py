@@ -7,16 +7,8 @@ from typing import Final
 
 from berth.api.pod import Pod
 from berth.api.podgroups import Members, PodGroup
-from berth.messages.attempts import (
-    MOST_MISSING,
-    Candidate,
-    Decision,
-    GroupResult,
-    Outcome,
-    Ranked,
-    Reason,
-    within_bounds,
-)
+from berth.messages.attempts import MOST_MISSING, Candidate, Decision, GroupResult, Outcome, Ranked, Reason
+from berth.messages.bounds import within_bounds
 from berth.messages.earmarks import Earmark
 from berth.messages.groupattempts import GroupRanked, subject_name
 from berth.messages.subjects import Attempt, Epoch

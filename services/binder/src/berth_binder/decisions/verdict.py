@@ -14,17 +14,8 @@ from berth.api.node import Node
 from berth.api.pod import Pod, changed, is_gated, is_gone_while_unbound
 from berth.framework.interface import FreeClaim, Nomination
 from berth.framework.status import Status
-from berth.messages.attempts import (
-    Candidate,
-    Decision,
-    Outcome,
-    Preemption,
-    Ranked,
-    Reason,
-    Rejection,
-    repeated,
-    within_bounds,
-)
+from berth.messages.attempts import Candidate, Decision, Outcome, Preemption, Ranked, Reason, Rejection, repeated
+from berth.messages.bounds import within_bounds
 from berth.messages.subjects import Epoch
 
 

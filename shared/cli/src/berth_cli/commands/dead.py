@@ -14,7 +14,8 @@ from rich.table import Table
 from berth.bus.interface import Session, StoredMessage
 from berth.bus.topology import DEAD
 from berth.errors import DecodeError
-from berth.messages.attempts import DeadLetter, decode
+from berth.messages.attempts import DeadLetter
+from berth.messages.encoding import decode
 from berth.messages.queue import RETRY, PodRequest, QueuedPodDetail
 from berth.messages.subjects import PREFIX, PodSubject
 from berth_cli.bus import NatsContext, NatsServer, NatsUrl, open_admin_session, open_session

@@ -20,7 +20,8 @@ from berth.bus.interface import Session
 from berth.bus.topology import DECISIONS
 from berth.errors import DecodeError
 from berth.exits import Exit, UsageError
-from berth.messages.attempts import Decision, decode
+from berth.messages.attempts import Decision
+from berth.messages.encoding import decode
 from berth.settings import readers
 from berth_cli.bus import NatsContext, NatsServer, NatsUrl, open_session
 from berth_cli.commands.config import configured

@@ -27,7 +27,8 @@ from berth.exits import Exit
 from berth.kube.client import KubeClient
 from berth.kube.credentials import KubeCredentials
 from berth.kube.kubeconfig import source_for
-from berth.messages.attempts import Decision, Outcome, Pending, Ranked, decode
+from berth.messages.attempts import Decision, Outcome, Pending, Ranked
+from berth.messages.encoding import decode
 from berth.messages.livedata import decode_sample
 from berth.messages.subjects import PodSubject, unescape
 from berth.settings.settings import short_identity

@@ -17,7 +17,8 @@ from berth.bus.interface import MESSAGE_ID, Session, StoredMessage
 from berth.bus.topology import DEAD, DECISIONS, PENDING, RANKED
 from berth.errors import BerthError
 from berth.exits import Exit
-from berth.messages.attempts import Decision, decode
+from berth.messages.attempts import Decision
+from berth.messages.encoding import decode
 from berth.messages.groupattempts import subject_name
 from berth_cli.bus import NatsContext, NatsServer, NatsUrl, open_session
 from berth_cli.options import (

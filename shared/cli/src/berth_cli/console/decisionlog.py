@@ -17,7 +17,8 @@ import msgspec
 from berth.api.pod import unix_seconds
 from berth.bus.interface import StoredMessage, StreamState
 from berth.errors import DecodeError
-from berth.messages.attempts import DeadLetter, Message, Outcome, decode
+from berth.messages.attempts import DeadLetter, Outcome
+from berth.messages.encoding import Message, decode
 from berth.messages.groupattempts import group_named
 from berth.messages.subjects import Attempt
 from berth_cli.pods.timeline import reason_of_attempt

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from berth.errors import DecodeError
-from berth.messages.attempts import decode
+from berth.messages.encoding import decode
 from berth.messages.groupattempts import group_named
 from berth.messages.shadow import (
     MOST_COMPARISON_BYTES,

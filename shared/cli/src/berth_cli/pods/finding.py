@@ -22,7 +22,8 @@ from berth.decoding import check_size, decode_json
 from berth.errors import BerthError, DecodeError
 from berth.exits import UsageError
 from berth.kube.kubeconfig import is_configured
-from berth.messages.attempts import Decision, Pending, Ranked, decode
+from berth.messages.attempts import Decision, Pending, Ranked
+from berth.messages.encoding import decode
 from berth.messages.subjects import PREFIX, Attempt, Term, Uid, escape_token
 from berth_cli.bus import served_cluster
 from berth_cli.options import NotFoundError, PodName

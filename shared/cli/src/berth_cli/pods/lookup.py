@@ -16,7 +16,9 @@ from berth.bus.stages import OUTCOME
 from berth.bus.topology import CLUSTER, DECISIONS, PENDING, RANKED
 from berth.decoding import decode_json
 from berth.errors import DecodeError
-from berth.messages.attempts import Decision, Outcome, Pending, Preemption, Ranked, decode, decode_entry, watermark_key
+from berth.messages.attempts import Decision, Outcome, Pending, Preemption, Ranked
+from berth.messages.encoding import decode
+from berth.messages.mirror import decode_entry, watermark_key
 from berth.messages.subjects import PREFIX, key
 from berth_cli.options import NotFoundError, PodName
 from berth_cli.rendering import ago, duration

@@ -25,8 +25,9 @@ from berth.api.podgroups import (
 from berth.bus.interface import Session
 from berth.bus.topology import DECISIONS
 from berth.cluster.snapshot import Snapshot
-from berth.messages.attempts import ClassResult, Decision, GroupResult, decode
+from berth.messages.attempts import ClassResult, Decision, GroupResult
 from berth.messages.earmarks import Earmark
+from berth.messages.encoding import decode
 from berth.messages.groupattempts import group_named, subject_name
 from berth.messages.queue import QueueAnswer, QueuedPodDetail, WaitingPod
 from berth_cli.mirror import open_mirror

@@ -21,16 +21,15 @@ from berth.messages.attempts import (
     DeadLetter,
     Decision,
     GroupResult,
-    Message,
     Outcome,
     Pending,
     Positions,
     Ranked,
     Reason,
-    decode,
     repeated,
 )
 from berth.messages.bundles import Bundle
+from berth.messages.encoding import Message, decode
 from berth.messages.groupattempts import GroupMessage, GroupPending, GroupRanked, decode_group, group_named
 from berth.messages.groups import ClassPlan, GroupPlan
 from berth.messages.subjects import PodSubject

@@ -14,7 +14,7 @@ from berth.api.pod import Pod
 from berth.bus.interface import MissingError, Session
 from berth.errors import DecodeError, TemporaryError
 from berth.exits import UsageError
-from berth.messages.attempts import encode
+from berth.messages.encoding import encode
 from berth.messages.groupattempts import group_named
 from berth.messages.queue import (
     GROUPED,

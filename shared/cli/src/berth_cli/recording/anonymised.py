@@ -31,23 +31,12 @@ from berth.api.podgroups import GROUP_LABEL
 from berth.bus.topology import BANDWIDTH, CLUSTER, DECISIONS, FACTS, PENDING, RANKED
 from berth.decoding import decode_json
 from berth.errors import DecodeError
-from berth.messages.attempts import (
-    WATERMARK,
-    Decision,
-    Message,
-    Pending,
-    Ranked,
-    UnknownSchemaError,
-    decode,
-    decode_entry,
-    decode_watermark,
-    encode,
-    encode_entry,
-    encode_watermark,
-)
+from berth.messages.attempts import Decision, Pending, Ranked
 from berth.messages.earmarks import EARMARK, FILTER, Earmark
+from berth.messages.encoding import Message, UnknownSchemaError, decode, encode
 from berth.messages.groupattempts import GroupPending, GroupRanked, decode_group
 from berth.messages.livedata import decode_sample, encode_sample
+from berth.messages.mirror import WATERMARK, decode_entry, decode_watermark, encode_entry, encode_watermark
 from berth.messages.subjects import PodSubject, key, parse_key
 from berth.plugins.registry import BUILT_IN
 from berth_cli.recording.configuration import recorded_configuration

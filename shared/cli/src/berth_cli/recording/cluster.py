@@ -12,7 +12,7 @@ from berth.api.kinds import POD, WATCHED_KINDS
 from berth.api.pod import Pod
 from berth.bus.topology import CLUSTER
 from berth.errors import DecodeError
-from berth.messages.attempts import decode_entry
+from berth.messages.mirror import decode_entry
 from berth.messages.subjects import key, parse_key
 from berth_cli.recording.file import Recording, is_recording, read_recording
 from berth_cli.recording.history import Fate, History

@@ -30,8 +30,8 @@ from berth.bus.topology import CLUSTER, PENDING
 from berth.cluster.podgroups import KINDS
 from berth.decoding import decode_json
 from berth.errors import DecodeError
-from berth.messages.attempts import decode_entry
 from berth.messages.groupattempts import GroupPending, decode_group
+from berth.messages.mirror import decode_entry
 from berth.messages.subjects import parse_key
 from berth_cli.recording.file import Recorded, Recording
 

@@ -19,7 +19,8 @@ from berth.bus.topology import BANDWIDTH, CLUSTER, DECISIONS, PENDING, RANKED
 from berth.cluster.buckets import MirroredSnapshot
 from berth.cluster.snapshot import Snapshot
 from berth.errors import DecodeError
-from berth.messages.attempts import Decision, Message, Outcome, Pending, Ranked, attempt_of, decode
+from berth.messages.attempts import Decision, Outcome, Pending, Ranked, attempt_of
+from berth.messages.encoding import Message, decode
 from berth.messages.livedata import NodeSample, decode_sample
 from berth.messages.queue import WaitingPod
 from berth.messages.subjects import Attempt, key, parse_key

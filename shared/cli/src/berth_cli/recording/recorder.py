@@ -18,7 +18,8 @@ from typing import Final
 from berth.bus.interface import BucketReader, BusLostError, Entry, OrderedReader, Session, StoredMessage, StreamReader
 from berth.bus.topology import BANDWIDTH, CLUSTER, DECISIONS, FACTS, PENDING, RANKED
 from berth.errors import BerthError, DecodeError
-from berth.messages.attempts import DecisionSummary, decode
+from berth.messages.attempts import DecisionSummary
+from berth.messages.encoding import decode
 from berth.messages.queue import QueueAnswer, WaitingPod
 from berth.messages.subjects import PodSubject
 from berth_cli.recording.file import (

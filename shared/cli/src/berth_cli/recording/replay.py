@@ -29,15 +29,8 @@ from berth.framework.extending import is_interested
 from berth.framework.profile import Profile
 from berth.framework.scoring import unseeded_hashes
 from berth.groups.planner import at_once
-from berth.messages.attempts import (
-    DecisionSummary,
-    Outcome,
-    Positions,
-    Ranked,
-    UnknownSchemaError,
-    attempt_of,
-    decode,
-)
+from berth.messages.attempts import DecisionSummary, Outcome, Positions, Ranked, attempt_of
+from berth.messages.encoding import UnknownSchemaError, decode
 from berth.messages.groupattempts import GROUP_SCHEMA, GroupRanked, decode_group
 from berth.messages.livedata import LiveSource
 from berth.messages.subjects import Attempt, parse_key

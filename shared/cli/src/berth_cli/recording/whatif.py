@@ -30,7 +30,7 @@ from berth.errors import DecodeError
 from berth.framework.cycle import Ranking, RankOptions, rank
 from berth.framework.plugincalls import pre_enqueue
 from berth.framework.profile import Profile
-from berth.messages.attempts import WATERMARK, decode_entry
+from berth.messages.mirror import WATERMARK, decode_entry
 from berth.messages.subjects import parse_key
 from berth.plugins.dynamicresources.claims import claim_names
 from berth_cli.recording.file import Recorded, Recording, Source

@@ -14,7 +14,8 @@ from berth.bus.topology import DECISIONS
 from berth.cluster.snapshot import Snapshot
 from berth.errors import DecodeError
 from berth.framework.profile import Profile
-from berth.messages.attempts import Decision, Outcome, decode
+from berth.messages.attempts import Decision, Outcome
+from berth.messages.encoding import decode
 from berth.messages.livedata import LiveSource
 from berth.profiles.configuration import profiles_of
 from berth_cli.mirror import open_mirror

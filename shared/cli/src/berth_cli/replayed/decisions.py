@@ -18,7 +18,9 @@ from berth.api.pod import Pod
 from berth.bus.topology import CLUSTER, PENDING, RANKED
 from berth.decoding import decode_json
 from berth.errors import DecodeError
-from berth.messages.attempts import Decision, Outcome, decode, decode_entry, watermark_key
+from berth.messages.attempts import Decision, Outcome
+from berth.messages.encoding import decode
+from berth.messages.mirror import decode_entry, watermark_key
 from berth.messages.queue import QueueAnswer, QueuedPodDetail
 from berth.messages.subjects import PodSubject, key
 from berth_cli.options import NotFoundError, PodName

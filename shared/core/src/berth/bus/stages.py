@@ -19,16 +19,9 @@ from berth.bus.interface import MESSAGE_ID, PubAck, Session, TooLargeError, mess
 from berth.bus.topology import DEAD
 from berth.errors import BerthError, DecodeError
 from berth.log import get_logger
-from berth.messages.attempts import (
-    AttemptReport,
-    DeadLetter,
-    Decision,
-    Message,
-    Pending,
-    Ranked,
-    encode,
-)
+from berth.messages.attempts import AttemptReport, DeadLetter, Decision, Pending, Ranked
 from berth.messages.bundles import Bundle
+from berth.messages.encoding import Message, encode
 from berth.messages.groupattempts import MOST_GROUP_BYTES, GroupPending, GroupRanked, subject_name
 from berth.messages.groupattempts import within_bounds as group_within_bounds
 from berth.messages.groups import GroupPlan

@@ -18,9 +18,9 @@ from berth.api.workloads import Namespace
 from berth.cluster.livedata import LiveData
 from berth.cluster.snapshot import Snapshot
 from berth.decoding import decoding
-from berth.messages.attempts import MirrorEntry, decode_entry, decode_watermark
 from berth.messages.earmarks import EARMARK, Earmark
 from berth.messages.livedata import BANDWIDTH, FACTS, LiveSource, NodeSample, decode_fact, decode_sample
+from berth.messages.mirror import MirrorEntry, decode_entry, decode_watermark
 from berth.messages.subjects import parse_key
 
 WATERMARK = "watermark"

@@ -16,7 +16,7 @@ from typing import Annotated, Final
 import msgspec
 
 from berth.api.config.encode import ConfigurationDigests
-from berth.messages.attempts import Versioned
+from berth.messages.encoding import Versioned
 from berth.messages.subjects import PREFIX, escape_token
 from berth.observability.health import Health
 from berth.observability.logging import get_logger

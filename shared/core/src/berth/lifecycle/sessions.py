@@ -43,7 +43,7 @@ from berth.lifecycle.peers import (
 )
 from berth.lifecycle.process import Process, in_background, run_until
 from berth.memory import give_back_memory
-from berth.messages.attempts import decode_versioned, encode
+from berth.messages.encoding import decode_versioned, encode
 from berth.observability.health import ONCE, Condition, WaitReporter
 from berth.observability.logging import get_logger
 from berth.observability.metrics import Meter

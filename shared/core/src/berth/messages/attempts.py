@@ -1,35 +1,25 @@
-"""The messages between the services, and the values of the bucket ``cluster`` (docs/protocol.md, 1 to 5).
-
-Every message carries its schema and the digest of its writer's configuration, so that two versions or two
-configurations can run side by side.
-
-The watcher writes objects and watermarks to ``cluster``; scorers and ``berth why --now`` read them. Objects stay bytes
-here: their readers decode them.
-"""
+"""The messages of an attempt, from PENDING to the Decision, and dead letters (docs/protocol.md, 1 to 5)."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from datetime import datetime
 from enum import StrEnum
-from functools import cache
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final
 
 import msgspec
 
-from berth.api.devices import AllocationResult, Allocations
+from berth.api.devices import AllocationResult
 from berth.api.meta import NAME_CHARACTERS, Int64, Name, ObjectMeta
 from berth.api.pod import Pod
 from berth.api.podgroups import LabelKey
 from berth.api.podlimits import MOST_CLAIMS
-from berth.decoding import MAX_DIGITS, decode_json
+from berth.decoding import MAX_DIGITS
 from berth.errors import DecodeError
 from berth.messages.earmarks import Earmark
-from berth.messages.subjects import Attempt, Term, key
-
-# The schema that is written and read. The release that raises it also reads the one before (docs/protocol.md, 4.7).
-SCHEMA: Final = 1
+from berth.messages.encoding import Message
+from berth.messages.subjects import Attempt
 
 # Names that Kubernetes allows: they become subjects, headers and paths at the API server.
 _NAME: Final = re.compile("[a-zA-Z0-9](?:[a-zA-Z0-9._-]{0,251}[a-zA-Z0-9])?")
@@ -54,22 +44,6 @@ Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
 # What the plan of a group took.
 PlanSeconds = Annotated[float, msgspec.Meta(ge=0, le=3600)]
 AttemptText = Annotated[str, msgspec.Meta(max_length=NAME_CHARACTERS + 2 * (MAX_DIGITS + 1))]  # the uid and two numbers
-
-
-def _schema() -> int:
-    return SCHEMA
-
-
-class Versioned(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A value on the bus. Its schema comes first and is always written, because a factory makes it."""
-
-    schema: int = msgspec.field(default_factory=_schema)
-
-
-class Message(Versioned, frozen=True, kw_only=True):
-    """A message of a stream. ``config`` is the digest of its writer's configuration."""
-
-    config: Name = ""
 
 
 class Outcome(StrEnum):
@@ -341,8 +315,6 @@ class Decision(AttemptReport, frozen=True, kw_only=True):
     earmark: Earmark | None = None
 
 
-R = TypeVar("R", bound=AttemptReport)
-
 _OF_REPORT: Final = tuple(name for name in AttemptReport.__struct_fields__ if name not in Message.__struct_fields__)
 _OF_PENDING: Final = tuple(name for name in _OF_REPORT if name in Pending.__struct_fields__)
 
@@ -354,84 +326,6 @@ def repeated(message: Pending | AttemptReport) -> dict[str, Any]:
 
 def _values(message: Message, names: Iterable[str]) -> dict[str, Any]:
     return {name: getattr(message, name) for name in names}
-
-
-_TEXTS: Final = {
-    "message": MESSAGE_CHARACTERS,
-    "error": MESSAGE_CHARACTERS,
-    "reason": NAME_CHARACTERS,
-    "scorer": NAME_CHARACTERS,
-}
-
-
-def within_bounds(report: R) -> R:
-    """The report cut to its readers' limits, because plugins and the API server write texts of any length.
-
-    A report within the limits is returned as it is.
-    """
-    changes: dict[str, object] = {}
-    for name, most in _TEXTS.items():
-        text = getattr(report, name, "")
-        if len(text) > most:
-            changes[name] = shortened(text, most)
-    if report.rejections:
-        changes["rejections"] = [bounded_rejection(each) for each in report.rejections[:MOST_REJECTIONS]]
-    if report.blockers:
-        changes["blockers"] = [shortened(name, NAME_CHARACTERS) for name in report.blockers[:MOST_PLUGINS]]
-    if report.preemption is not None and len(report.preemption.victims) > MOST_VICTIMS:
-        changes["preemption"] = None  # With fewer victims the binder would find that others are needed.
-    if not _are_within_bounds(report.candidates):
-        changes["candidates"] = [_bounded_candidate(each) for each in report.candidates]
-    if report.devices and not _are_few(report.devices):
-        changes["devices"] = {}
-    if not _are_names(report.weights):
-        changes["weights"] = {name: report.weights[name] for name in bounded_names(report.weights)}
-    return msgspec.structs.replace(report, **changes) if changes else report
-
-
-def shortened(text: str, most: int) -> str:
-    """The text, ending in dots if it was longer."""
-    return text if len(text) <= most else f"{text[: most - 3]}..."
-
-
-def bounded_rejection(given: Rejection) -> Rejection:
-    """The rejection with texts that its readers take."""
-    if len(given.plugin) <= SENTENCE_CHARACTERS and len(given.reason) <= SENTENCE_CHARACTERS:
-        return given
-    plugin, reason = shortened(given.plugin, SENTENCE_CHARACTERS), shortened(given.reason, SENTENCE_CHARACTERS)
-    return msgspec.structs.replace(given, plugin=plugin, reason=reason)
-
-
-def _are_within_bounds(candidates: Sequence[Candidate]) -> bool:
-    # All candidates with points have points of the same plugins.
-    scores = candidates[0].scores if candidates else {}
-    if not _are_names(scores):
-        return False
-    return not any(each.details and max(map(len, each.details.values())) > SENTENCE_CHARACTERS for each in candidates)
-
-
-def _are_names(plugins: Mapping[str, int]) -> bool:
-    return not plugins or (len(plugins) <= MOST_PLUGINS and max(map(len, plugins)) <= NAME_CHARACTERS)
-
-
-def bounded_names(plugins: Iterable[str]) -> list[str]:
-    """The plugins whose names readers take."""
-    # Plugins with too long a name are left out, because two cut names might be equal.
-    return [name for name in plugins if len(name) <= NAME_CHARACTERS][:MOST_PLUGINS]
-
-
-def _bounded_candidate(given: Candidate) -> Candidate:
-    named = bounded_names(given.scores)
-    details = {name: shortened(given.details[name], SENTENCE_CHARACTERS) for name in named if name in given.details}
-    return msgspec.structs.replace(given, scores={name: given.scores[name] for name in named}, details=details)
-
-
-def _are_few(devices: Allocations) -> bool:
-    return len(devices) <= MOST_CLAIMS and sum(map(_results_of, devices.values())) <= MOST_RESULTS
-
-
-def _results_of(allocation: AllocationResult) -> int:
-    return len(allocation.devices.results or ())
 
 
 class RankedNode(msgspec.Struct, frozen=True):
@@ -490,44 +384,6 @@ class DeadLetter(Message, frozen=True, kw_only=True):
     payload: str = ""
 
 
-V = TypeVar("V", bound=Versioned)
-M = TypeVar("M", bound=Message)
-
-
-class UnknownSchemaError(DecodeError):
-    """A well-formed value of a schema that this reader does not support. A newer process may support it."""
-
-
-_encoder: Final = msgspec.json.Encoder()
-
-
-def encode(message: Versioned) -> bytes:
-    return _encoder.encode(message)
-
-
-def decode(data: bytes, kind: type[M]) -> M:
-    """Raises as :func:`decode_versioned`."""
-    return decode_versioned(data, kind, "a message")
-
-
-def decode_versioned(data: bytes, kind: type[V], what: str, schema: int | None = None) -> V:
-    """Decode a value of this schema, or of ``SCHEMA``; errors call it ``what``.
-
-    Raises:
-        UnknownSchemaError: another schema.
-        DecodeError: malformed in any other way.
-    """
-    wanted = SCHEMA if schema is None else schema
-    try:
-        value: V = decode_json(_decoder(kind), data, f"{what} of {len(data)} bytes")
-    except DecodeError:
-        # A newer schema may have another shape: then the schema is the error, not the shape.
-        _check_schema(_schema_of(data, wanted), wanted, what)
-        raise
-    _check_schema(value.schema, wanted, what)
-    return value
-
-
 def attempt_of(message: Pending | Ranked) -> Attempt:
     """The attempt of a message. Raises as :func:`check_attempt`, and for a profile with too long a name."""
     attempt = check_attempt(message)
@@ -560,85 +416,3 @@ def check_names(metadata: ObjectMeta) -> None:
         if not _NAME.fullmatch(name):
             want = f"letters, digits, '-', '_' and '.', {NAME_CHARACTERS} at most"
             raise DecodeError(f"decoding a message: want names of {want}, got {name!r:.80}")
-
-
-@cache
-def _decoder(kind: type[V]) -> msgspec.json.Decoder[V]:
-    return msgspec.json.Decoder(kind)
-
-
-class _Schema(msgspec.Struct):
-    schema: int
-
-
-_schema_decoder: Final = msgspec.json.Decoder(_Schema)
-
-
-def _schema_of(data: bytes, wanted: int) -> int:
-    """The schema of a value of unknown shape; the wanted one if unreadable."""
-    try:
-        return decode_json(_schema_decoder, data, "a schema").schema
-    except DecodeError:
-        return wanted
-
-
-def _check_schema(schema: int, wanted: int, what: str) -> None:
-    if schema != wanted:
-        raise UnknownSchemaError(f"decoding {what}: want schema {wanted}, got {schema}")
-
-
-WATERMARK: Final = "watermark"  # the first token of a watermark's key: watermark.<kind>
-
-
-class Mirrored(Versioned, frozen=True, kw_only=True):
-    """A value of the bucket. ``term`` is its writer's."""
-
-    term: Annotated[Term, msgspec.Meta(ge=0, lt=10**15)]
-
-
-class MirrorEntry(Mirrored, frozen=True, kw_only=True):
-    """An object, trimmed to the fields that plugins read.
-
-    ``object`` is its JSON. ``bound_at``, of placed pods only, is the RFC 3339 time of the Binding, if the watcher has
-    it.
-    """
-
-    object: msgspec.Raw = msgspec.Raw(b"null")
-    bound_at: str | None = None
-
-
-class Watermark(Mirrored, frozen=True, kw_only=True):
-    """A kind is complete up to this resourceVersion. Its age is the message's, by NATS' clock.
-
-    ``unread``: why the watcher cannot read the kind; its objects do not count then.
-    """
-
-    resource_version: str
-    unread: str = ""
-
-
-def encode_entry(entry: MirrorEntry) -> bytes:
-    return encode(entry)
-
-
-def decode_entry(data: bytes) -> MirrorEntry:
-    """Read an entry; ``object`` is JSON of any shape.
-
-    Raises:
-        UnknownSchemaError: of another schema.
-        DecodeError: malformed in any other way.
-    """
-    return decode_versioned(data, MirrorEntry, "a mirrored value")
-
-
-def watermark_key(kind: str) -> str:
-    return key(WATERMARK, kind)
-
-
-def encode_watermark(watermark: Watermark) -> bytes:
-    return encode(watermark)
-
-
-def decode_watermark(data: bytes) -> Watermark:
-    """Raises as :func:`decode_entry`."""
-    return decode_versioned(data, Watermark, "a mirrored value")

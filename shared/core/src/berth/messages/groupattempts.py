@@ -19,7 +19,6 @@ from berth.messages.attempts import (
     MOST_REJECTIONS,
     AttemptText,
     Count,
-    Message,
     PlanSeconds,
     Positions,
     Preemption,
@@ -28,14 +27,11 @@ from berth.messages.attempts import (
     Received,
     Text,
     Time,
-    bounded_names,
-    bounded_rejection,
     check_names,
-    decode_versioned,
-    encode,
-    shortened,
 )
+from berth.messages.bounds import bounded_names, bounded_rejection, shortened
 from berth.messages.bundles import Bundle
+from berth.messages.encoding import Message, decode_versioned, encode
 from berth.messages.groups import ClassPlan, GroupPlan
 from berth.messages.subjects import Attempt, escape_dotted
 

@@ -17,7 +17,8 @@ from msgspec.structs import astuple
 
 from berth.decoding import check_size, decode_json, decoding
 from berth.errors import DecodeError
-from berth.messages.attempts import Time, Versioned, decode_versioned, encode
+from berth.messages.attempts import Time
+from berth.messages.encoding import Versioned, decode_versioned, encode
 
 BANDWIDTH: Final = "bandwidth"
 

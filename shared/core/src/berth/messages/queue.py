@@ -15,7 +15,7 @@ from typing import Annotated, Final
 import msgspec
 
 from berth.api.pod import Pod
-from berth.messages.attempts import Versioned, decode_versioned
+from berth.messages.encoding import Versioned, decode_versioned
 
 QUEUE: Final = "queue"
 POD: Final = "pod"

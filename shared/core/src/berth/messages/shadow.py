@@ -12,7 +12,8 @@ from typing import Annotated, Final
 import msgspec
 
 from berth.api.meta import NAME_CHARACTERS
-from berth.messages.attempts import Candidate, Message, Outcome, Rejection
+from berth.messages.attempts import Candidate, Outcome, Rejection
+from berth.messages.encoding import Message
 from berth.messages.subjects import PREFIX, escape_dotted, escape_token
 
 ALL_SHADOWS: Final = f"{PREFIX}.shadow.>"

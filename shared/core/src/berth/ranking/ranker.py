@@ -16,7 +16,8 @@ from berth.framework.interface import AllocatingPlugin, Nomination
 from berth.framework.plugincalls import PluginFailure, Timing, call
 from berth.framework.profile import Profile
 from berth.log import get_logger
-from berth.messages.attempts import Pending, Preemption, Ranked, Victim, repeated, within_bounds
+from berth.messages.attempts import Pending, Preemption, Ranked, Victim, repeated
+from berth.messages.bounds import within_bounds
 from berth.messages.livedata import LiveSource
 from berth.messages.subjects import Attempt
 from berth.ranking.view import View

@@ -26,17 +26,8 @@ from berth.cluster.podgroups import PodGroups
 from berth.cluster.snapshot import Snapshot
 from berth.decoding import decoding
 from berth.errors import DecodeError
-from berth.messages.attempts import (
-    DecisionSummary,
-    Outcome,
-    Positions,
-    Ranked,
-    RankedSummary,
-    Received,
-    UnknownSchemaError,
-    check_attempt,
-    decode,
-)
+from berth.messages.attempts import DecisionSummary, Outcome, Positions, Ranked, RankedSummary, Received, check_attempt
+from berth.messages.encoding import UnknownSchemaError, decode
 from berth.messages.groupattempts import GroupRanked, decode_group
 from berth.messages.subjects import Attempt
 
