@@ -35,4 +35,5 @@ def test_a_template_that_is_not_in_the_files_is_named(tmp_path):
     )
     inputs = read_inputs([str(EXAMPLE / "cluster.yaml")], [str(pods)], list(PROFILES))
     (report, *_) = Simulation(snapshot=inputs.snapshot, profiles=PROFILES).independently(inputs.pods)
-    assert 'pod "default/train-0": ResourceClaim not created yet' in report.message
+    lacks = 'ResourceClaimTemplate "large-gpu" may be missing'
+    assert f'pod "default/train-0": ResourceClaim not created yet, {lacks}.' in report.message

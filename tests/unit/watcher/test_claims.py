@@ -101,7 +101,8 @@ def test_a_claim_of_a_template_is_awaited_in_both_orders():
     for status_first in (True, False):
         watcher, pod = leading(), with_claim("a", template=True)
         watcher.show(pod)
-        assert why(watcher, pod) == 'pod "default/of-a": ResourceClaim not created yet'
+        lacks = 'ResourceClaimTemplate "t" may be missing'
+        assert why(watcher, pod) == f'pod "default/of-a": ResourceClaim not created yet; {lacks}'
         steps = [lambda w=watcher: w.show(with_claim("a", template=True, version=2, made="a-gpu-x"))]
         steps.append(lambda w=watcher, p=pod: w.show(a_claim("a-gpu-x", owner=p)))
         for step in steps if status_first else reversed(steps):

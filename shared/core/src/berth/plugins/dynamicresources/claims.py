@@ -27,7 +27,9 @@ def resolved_claims(pod: Pod, claims: Objects[ResourceClaim]) -> tuple[ResourceC
     for entry in pod.spec.resource_claims or ():
         name, is_generated = _name_of(pod, entry)
         if name is None:
-            return Status.unresolvable(f'pod "{pod.key}": ResourceClaim not created yet')
+            # The template is a reason of its own, because the first one is kube-scheduler's.
+            missing = f'ResourceClaimTemplate "{entry.resource_claim_template_name}" may be missing'
+            return Status.unresolvable(f'pod "{pod.key}": ResourceClaim not created yet', missing)
         if not name:
             continue
         claim = claims.named(name, pod.metadata.namespace)
