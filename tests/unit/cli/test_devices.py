@@ -151,6 +151,17 @@ def test_devices_of_one_node_and_a_slice_that_is_left_out():
     assert found.refused == ["slice s: the slice has more than the API allows: 129 devices (at most 128)"]
 
 
+def test_a_node_whose_slice_is_deleted_shows_the_devices_that_claims_still_have():
+    snapshot = a_cluster(*USED, a_claim("b", device="node-2/gpu-0"))
+    snapshot.objects(ResourceSlice).remove("node-1")
+    of_node = [(each.device, each.node, each.used_by, each.state) for each in device_list(snapshot, "node-1").devices]
+    assert of_node == [
+        ("gpu-0", "node-1", ["default/train-1", "default/train-2"], "in no slice"),
+        ("gpu-1", "node-1", ["claim default/idle"], "in no slice"),
+    ]
+    assert {each.state for each in device_list(snapshot, "node-2").devices} == {""}
+
+
 def test_a_pool_with_a_slice_that_is_left_out_is_named_with_the_reason():
     snapshot = a_cluster(a_claim("c", selector=SELECTOR))
     change(snapshot, "node-1", lambda body: body["spec"].update(leftOut="cannot be read: Expected `array`"))

@@ -12,6 +12,8 @@ from rich.console import RenderableType
 
 from berth.api.devices import BLOCKING, Allocations, ResourceClaim, device_key
 from berth.api.node import Node
+from berth.api.pod import NodeSelector
+from berth.api.selectors import compile_node_selector, named_nodes
 from berth.cluster.devices.ledger import DeviceLedger
 from berth.cluster.devices.pools import DevicePools, NodePool, PooledDevice, PoolKey
 from berth.cluster.devices.users import users_of
@@ -113,16 +115,34 @@ def device_list(snapshot: Snapshot, node: str | None = None) -> DeviceList:
 
 
 def devices_of_node(snapshot: Snapshot, node: Node) -> list[DeviceLine]:
-    """The devices that pods of the node can use, and those of its pools that are in use but in no slice."""
-    pools, ledger = DevicePools.of(snapshot), DeviceLedger.of(snapshot)
+    """The devices that pods of the node can use, and those of claims for the node that are in no slice any more."""
+    pools, ledger, name = DevicePools.of(snapshot), DeviceLedger.of(snapshot), node.metadata.name
     lines: list[DeviceLine] = []
     for view in pools.seen_from(node):
         state = _state(view)
         every = view.devices or pools.devices_of(view.key)
         lines += [_line(each, snapshot, state) for each in every if _is_for(each, node)]
-        gone = [name for name in ledger.in_use(view.key) if pools.device(view.key, name) is None]
-        lines += [_unknown(view.key, name, node.metadata.name, snapshot) for name in gone]
+    for key in ledger.pools_in_use:
+        nodes = pools.nodes_of(key)
+        if nodes is None or name in nodes:
+            gone = [each for each in ledger.in_use(key) if pools.device(key, each) is None]
+            lines += [_unknown(key, each, name, snapshot) for each in gone if _is_given(key, each, node, snapshot)]
     return lines
+
+
+def _is_given(pool: PoolKey, device: str, node: Node, snapshot: Snapshot) -> bool:
+    """Whether a claim that the node's pods can use has the device."""
+    ledger, claims, key = DeviceLedger.of(snapshot), snapshot.objects(ResourceClaim), device_key(*pool, device)
+    owners = (claims.api_object(uid) for uid in (*ledger.owners_of(key), *ledger.sharers_of(key)))
+    given = (each.status.allocation for each in owners if each is not None)
+    return any(_is_usable_from(each.node_selector, node) for each in given if each is not None)
+
+
+def _is_usable_from(selector: NodeSelector | None, node: Node) -> bool:
+    name, named = node.metadata.name, named_nodes(selector)
+    if selector is None or (named is not None and name not in named):  # without compiling those of other nodes
+        return selector is None
+    return compile_node_selector(selector).matches(name, node.metadata.labels or {})
 
 
 def device_numbers(snapshot: Snapshot, node: Node) -> tuple[int, int]:

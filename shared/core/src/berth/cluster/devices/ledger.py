@@ -146,6 +146,11 @@ class DeviceLedger:
         """The capacities that shares of the device take together."""
         return self._consumed.get(device, _NOTHING)
 
+    @property
+    def pools_in_use(self) -> Collection[tuple[str, str]]:
+        """The pools, by driver and name, of which devices are owned or shared."""
+        return self._in_pool.keys()
+
     def in_use(self, pool: tuple[str, str]) -> Collection[str]:
         """The names of the pool's devices that are owned or shared."""
         return self._in_pool.get(pool, {}).values()
