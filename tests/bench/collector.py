@@ -29,7 +29,13 @@ from berth.bus.session import NatsBus
 from berth.bus.settings import BusSettings
 from berth.bus.topology import BANDWIDTH, bucket_stream
 from berth.messages.subjects import key
-from berth_metrics_collector.queries import exporter_queries, inventory_queries, traffic_queries, usage_queries
+from berth_metrics_collector.queries import (
+    ScrapeSeconds,
+    exporter_queries,
+    inventory_queries,
+    traffic_queries,
+    usage_queries,
+)
 from berth_metrics_collector.settings import read_configuration, traffic_queries_of
 from harness.servers.child_processes import free_ports, spawn, stop
 from harness.servers.nats_server import nats_server
@@ -37,6 +43,7 @@ from harness.worlds.collector_world import mirrored, node_at
 
 PLUGINS: Final = ("NetworkTraffic", "NodeLoad")
 VERSION: Final = "kubescheduler.config.k8s.io/v1"
+SCRAPES: Final = ScrapeSeconds(15.0, 15.0)
 AT_ONCE: Final = 256
 TICKS: Final = os.sysconf("SC_CLK_TCK")
 
@@ -113,11 +120,11 @@ class Answer(NamedTuple):
 
 
 def answers(path: Path) -> Mapping[str, Answer]:
-    """By query; those without a series are left out: of young ones, bonds, devices upon others."""
+    """By query; those without a series are left out: of young ones, gaps, bonds, devices upon others."""
     found: dict[str, Answer] = {}
     read = read_configuration(path, provider=DEFAULT_NAME, gates="")
     for query in traffic_queries_of(read):
-        traffic, inventory = traffic_queries(query), inventory_queries(query)
+        traffic, inventory = traffic_queries(query, SCRAPES), inventory_queries(query)
         found |= dict.fromkeys((traffic.receive, traffic.transmit), Answer(lambda n, at: 1e6 * (n % 97) + at % 1e5))
         found[traffic.scraped_at] = Answer(scraped)
         found |= dict.fromkeys((inventory.flags, inventory.named_by), Answer(lambda *_: 0))
@@ -126,7 +133,7 @@ def answers(path: Path) -> Mapping[str, Answer]:
         found[inventory.interval] = Answer(lambda *_: 15)
         found[inventory.names] = Answer(scraped, UNAME, devices=False)
     for query, demand in load_queries(read).items():
-        usage, exporters = usage_queries(query, demand.statistics, 15.0), exporter_queries(query)
+        usage, exporters = usage_queries(query, demand.statistics, SCRAPES), exporter_queries(query)
         found |= dict.fromkeys(usage.cpu.values(), Answer(lambda n, at: n % 61 + at % 100 / 7, devices=False))
         found |= dict.fromkeys(usage.memory.values(), Answer(lambda n, at: 1e9 * (n % 61) + at, devices=False))
         found[usage.scraped_at] = Answer(scraped, devices=False)

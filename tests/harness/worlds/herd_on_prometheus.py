@@ -17,7 +17,7 @@ from berth.bus.interface import Session
 from berth.messages.livedata import BANDWIDTH, decode_sample
 from berth.messages.subjects import parse_key
 from berth_metrics_collector.prometheus import Prometheus
-from berth_metrics_collector.queries import usage_queries
+from berth_metrics_collector.queries import ScrapeSeconds, usage_queries
 from berth_sim.cluster import SimulatedCluster
 from berth_sim.nodes import node_manifest
 from harness.servers.child_processes import free_ports
@@ -65,7 +65,11 @@ async def on_prometheus(herd: Herd, scorers: int, folder: Path) -> Outcome:
 
 async def until_whole(url: str, nodes: int) -> None:
     """Wait until every exporter's series covers the range."""
-    asked = usage_queries(LoadQuery(url=url, time_range=timedelta(seconds=WINDOW_SECONDS)), {"average"}, SCRAPE_SECONDS)
+    asked = usage_queries(
+        LoadQuery(url=url, time_range=timedelta(seconds=WINDOW_SECONDS)),
+        {"average"},
+        ScrapeSeconds(SCRAPE_SECONDS, SCRAPE_SECONDS),
+    )
     server = Prometheus(url)
     async with asyncio.timeout(SCRAPES_SECONDS):
         while len(await server.query(asked.scraped_at)) < nodes or await server.query(asked.young):  # noqa: ASYNC110 - another process

@@ -131,6 +131,26 @@ async def test_a_busy_node_gets_no_pods_while_its_exporter_restarts(prometheus):
         await ranking.never_best("busy", "new", seconds=RANGE.total_seconds())
 
 
+async def test_a_busy_node_does_not_look_quiet_after_some_scrapes_have_failed(prometheus):
+    made = exporters(quiet=1 * MEGA, other=2 * MEGA, busy=80 * MEGA)
+    prometheus.scrape(*(exporter.instance for exporter in made.values()))
+    args = args_for(prometheus)
+    nodes = [node_at(name, exporter.address) for name, exporter in made.items()]
+    async with exporting(*made.values()), collecting(query_of(args), *nodes) as world:
+        await world.until(lambda sample: sample is not None and sample.receive > 75 * MEGA, "busy")
+        await asyncio.sleep(RANGE.total_seconds())
+        await made["busy"].stop()
+        await asyncio.sleep(RANGE.total_seconds() / 2)
+        await made["busy"].start()
+        before = await world.sample("busy")
+        ends = time.monotonic() + RANGE.total_seconds() + 2
+        while time.monotonic() < ends:
+            found = await world.sample("busy")
+            assert found.receive > 60 * MEGA
+            await asyncio.sleep(0.1)
+        assert found.sampled_at > before.sampled_at + RANGE / 2
+
+
 async def test_the_last_samples_stay_and_age_when_prometheus_stops(prometheus):
     made = exporters(quiet=1 * MEGA, busy=80 * MEGA)
     prometheus.scrape(*(exporter.instance for exporter in made.values()))

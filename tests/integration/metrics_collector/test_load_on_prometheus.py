@@ -162,3 +162,19 @@ async def test_a_busy_node_never_looks_idle_while_its_exporter_restarts_or_when_
         await never_idle(world, "new", millicores=3000, seconds=RANGE.total_seconds())
         young = await world.until(lambda sample: sample is not None, "new", seconds=20)
         assert young.cpu.average == pytest.approx(3800, rel=0.12)
+
+
+async def test_a_busy_node_does_not_look_idle_after_some_scrapes_have_failed(prometheus):
+    """``rate`` then divides what the last scrapes show by the whole range: 1.2 of 3.6 cores."""
+    made = exporters(idle=0.2, busy=3.6, other=0.2)
+    prometheus.scrape(*(exporter.instance for exporter in made.values()))
+    nodes = [node_of(exporter) for exporter in made.values()]
+    async with exporting(*made.values()), collecting(query_at(prometheus), *nodes) as world:
+        await world.until(lambda sample: sample is not None and sample.cpu.average > 3400, "busy")
+        await asyncio.sleep(RANGE.total_seconds())
+        await made["busy"].stop()
+        await asyncio.sleep(RANGE.total_seconds() / 2)
+        await made["busy"].start()
+        before = await world.sample("busy")
+        await never_idle(world, "busy", millicores=2700, seconds=RANGE.total_seconds() + 2)
+        assert (await world.sample("busy")).sampled_at > before.sampled_at + RANGE / 2

@@ -16,7 +16,7 @@ from berth.plugins.nodeload.plugin import NodeLoad
 from berth_metrics_collector.nodenames import NodeNames
 from berth_metrics_collector.poller import Reporter, UsageMeasurement
 from berth_metrics_collector.prometheus import SampleRow, SourceError
-from berth_metrics_collector.queries import exporter_queries, usage_queries
+from berth_metrics_collector.queries import ScrapeSeconds, exporter_queries, usage_queries
 from harness.builders.objects import a_pod, first_attempt
 from harness.builders.profiles import profile_of
 from harness.fakes.recording_meter import RecordingMeter
@@ -71,11 +71,12 @@ class PlayedCluster:
     async def query(self, promql: str) -> Sequence[SampleRow]:
         if self.is_away:
             raise SourceError("not reachable", cause="unreachable")
-        usage, exporters = usage_queries(QUERY, {"average"}, SCRAPE), exporter_queries(QUERY)
+        usage, exporters = usage_queries(QUERY, {"average"}, ScrapeSeconds(SCRAPE, SCRAPE)), exporter_queries(QUERY)
         answers: dict[str, Callable[[str], float | None]] = {
             usage.cpu["average"]: self._rate,
             usage.memory["average"]: lambda _: 2.0**30,
             usage.young: lambda node: self._age(node) // SCRAPE if self._age(node) < RANGE else None,
+            usage.gapped: lambda _: None,
             usage.scraped_at: lambda _: self.now,
             exporters.names: lambda _: self.now,
             exporters.interval: lambda _: SCRAPE,

@@ -1,6 +1,7 @@
 """From rows to samples: which values count, and how a rate that covers a part of its range is corrected."""
 
 import random
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -74,8 +75,17 @@ def test_three_scrapes_are_too_few():
     assert sample(readings(6.5e6, count=3, transmit=None), every_second()) is None
 
 
-def test_a_series_that_covers_the_range_with_gaps_needs_no_correction():
-    """Unreachable for 20 s of 30: the counter went on, so the rate is right in spite of few scrapes."""
+@pytest.mark.parametrize(("over_gaps", "expected"), [(80e6, 80e6), (-1.0, None), (None, None)])
+def test_over_missed_scrapes_the_rate_is_what_the_counter_has_grown_by(over_gaps, expected):
+    """Unreachable for 20 s of 30: ``rate`` may divide what 10 s show by 30. After a reset it is unknown."""
+    key = (NODE, "eth0")
+    grown = {} if over_gaps is None else {key: over_gaps}
+    given = replace(readings(27e6, before=True), gapped={key: 30.0}, receive_over_gaps=grown)
+    found = sample(given, every_second())
+    assert (found and found.receive) == expected
+
+
+def test_a_series_that_covers_the_range_needs_no_correction():
     assert receive(sample(readings(80e6, before=True), every_second())) == 80e6
 
 

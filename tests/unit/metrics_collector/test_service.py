@@ -19,7 +19,7 @@ from berth_metrics_collector import samplestore, service
 from berth_metrics_collector.nodenames import MirroredNodes
 from berth_metrics_collector.poller import Poller, Reporter, TrafficMeasurement
 from berth_metrics_collector.prometheus import SampleRow, SourceError
-from berth_metrics_collector.queries import inventory_queries, traffic_queries
+from berth_metrics_collector.queries import ScrapeSeconds, inventory_queries, traffic_queries
 from berth_metrics_collector.settings import CollectorSettings, collector_settings
 from harness.fakes.bus_clock import ManualClock
 from harness.fakes.memory_bus import MemoryBus, MemorySession
@@ -48,7 +48,10 @@ class FakePrometheus:
         self.asked.append(promql)
         if self.failure is not None:
             raise self.failure
-        traffic, inventory = traffic_queries(QUERY), inventory_queries(QUERY)
+        traffic, inventory = (
+            traffic_queries(QUERY, ScrapeSeconds(self.interval, self.interval)),
+            inventory_queries(QUERY),
+        )
         if promql == inventory.interval:
             return [sample_row(self.interval, job="j")]
         if promql == inventory.names:
@@ -309,11 +312,11 @@ class PollerWorld:
         return [line["event"] for line in logs]
 
 
-async def test_a_round_has_four_queries_and_the_inventory_eight():
+async def test_a_round_has_five_queries_and_the_inventory_eight():
     world = PollerWorld(FakePrometheus({"a": 1.0}), "a")
     await world.rounds(9)
     inventory = inventory_queries(QUERY)
-    assert len(world.server.asked) == 9 * 4 + 3 * 8
+    assert len(world.server.asked) == 9 * 5 + 3 * 8
     assert world.server.asked.count(inventory.names) == 3
 
 

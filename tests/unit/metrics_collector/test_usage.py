@@ -51,6 +51,18 @@ def test_a_series_that_is_too_young_leaves_the_node_its_last_sample(young):
     assert of_node(values(young=young)) is None
 
 
+@pytest.mark.parametrize(("over_gaps", "expected"), [({NODE: 3.6}, 3600), ({NODE: -20.0}, None), ({}, None)])
+def test_the_average_over_missed_scrapes_is_what_the_counter_has_grown_by(over_gaps, expected):
+    """After a reset it is unknown, and the node keeps its last sample; ``rate`` would divide by the whole range."""
+    gap = replace(values(1.7, p95=3.5), gapped={NODE: 60.0}, cpu_over_gaps=over_gaps)
+    found = of_node(gap)
+    assert (found and found.cpu) == (expected and MeasuredUsage(average=expected, p95=3500))
+
+
+def test_memory_is_known_over_missed_scrapes_without_cpu():
+    assert of_node(replace(values(None), gapped={NODE: 60.0})).memory == MeasuredUsage(average=GIBI)
+
+
 def test_one_resource_may_be_unknown_and_the_other_not():
     assert of_node(values(None)).cpu is None
     assert of_node(values(None)).memory == MeasuredUsage(average=GIBI)

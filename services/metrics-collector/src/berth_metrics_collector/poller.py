@@ -18,7 +18,13 @@ from berth.observability.logging import get_logger
 from berth.observability.metrics import Meter
 from berth_metrics_collector.nodenames import MirroredNodes, NodeNames, nodes_of
 from berth_metrics_collector.prometheus import SampleRow, SourceError
-from berth_metrics_collector.queries import exporter_queries, inventory_queries, traffic_queries, usage_queries
+from berth_metrics_collector.queries import (
+    ScrapeSeconds,
+    exporter_queries,
+    inventory_queries,
+    traffic_queries,
+    usage_queries,
+)
 from berth_metrics_collector.samples import (
     MIN_SCRAPES,
     DeviceRows,
@@ -95,7 +101,6 @@ class TrafficMeasurement:
     def __init__(self, query: BandwidthQuery, server: QueryServer, *, inventory_rounds: int) -> None:
         self._query = query
         self._server = server
-        self._queries = traffic_queries(query)
         self._inventory_queries = inventory_queries(query)
         self._rounds = _InventoryRounds(inventory_rounds)
         self._inventory = Inventory()
@@ -105,18 +110,25 @@ class TrafficMeasurement:
             self._inventory = await self._read_inventory()
             self._rounds.read()
             reporter.scrape_intervals(self._inventory.interval)
-        queries = self._queries
-        values = TrafficValues(
-            receive=await self._values(queries.receive),
-            transmit=await self._values(queries.transmit),
-            young=await self._values(queries.young),
-            scraped_at=await self._values(queries.scraped_at),
-        )
+        values = await self._read()
         targets = values.targets
         self._rounds.measured(targets, self._inventory.hosts, self._inventory.interval)
         node_of = nodes_of(targets, self._inventory.hosts, nodes)
         found = node_samples(values, self._inventory, node_of, nodes.capacities, self._query)
         return _matched(found, targets, node_of, nodes)
+
+    async def _read(self) -> TrafficValues:
+        queries = traffic_queries(self._query, ScrapeSeconds.of(self._inventory.interval))
+        gapped = await self._values(queries.gapped)
+        return TrafficValues(
+            receive=await self._values(queries.receive),
+            transmit=await self._values(queries.transmit),
+            young=await self._values(queries.young),
+            scraped_at=await self._values(queries.scraped_at),
+            gapped=gapped,
+            receive_over_gaps=await self._values(queries.receive_over_gaps) if gapped else {},
+            transmit_over_gaps=await self._values(queries.transmit_over_gaps) if gapped else {},
+        )
 
     async def _read_inventory(self) -> Inventory:
         queries, ask, label = self._inventory_queries, self._server.query, self._query.node_label
@@ -167,12 +179,15 @@ class UsageMeasurement:
         return _matched(found, values.targets, node_of, nodes)
 
     async def _read(self) -> UsageValues:
-        queries = usage_queries(self._query, self._statistics, max(self._intervals.values(), default=1.0))
+        queries = usage_queries(self._query, self._statistics, ScrapeSeconds.of(self._intervals))
+        gapped = await self._values(queries.gapped)
         return UsageValues(
             cpu={statistic: await self._values(promql) for statistic, promql in queries.cpu.items()},
             memory={statistic: await self._values(promql) for statistic, promql in queries.memory.items()},
             young=await self._values(queries.young),
             scraped_at=await self._values(queries.scraped_at),
+            gapped=gapped,
+            cpu_over_gaps=await self._values(queries.cpu_over_gaps) if gapped else {},
             had_cpu=self._had_cpu,
         )
 

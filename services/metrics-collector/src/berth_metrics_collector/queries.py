@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final, get_args
+from typing import Final, NamedTuple, get_args
 
 from berth.api.config.networktraffic import BandwidthQuery
 from berth.api.config.nodeload.queries import LoadQuery, Statistic
@@ -30,40 +30,74 @@ QUANTILES: Final[Mapping[Statistic, float]] = {"p50": 0.5, "p90": 0.9, "p95": 0.
 _MOST_POINTS: Final = 60
 # Scrapes in which two are found for the use of CPU at one point, also when some fail.
 _SCRAPES_A_POINT: Final = 4
+# Part of a scrape by which a range may have fewer of them, because they come some milliseconds early or late.
+_SCRAPE_JITTER: Final = 0.1
 # Longest range to measure the scrape interval over. Series scraped less than every two minutes are stale anyway.
 _LONGEST_LOOKBACK: Final = timedelta(minutes=1)
 
 
+class ScrapeSeconds(NamedTuple):
+    """Between two scrapes, of all jobs the shortest and the longest."""
+
+    shortest: float
+    longest: float
+
+    @classmethod
+    def of(cls, intervals: Mapping[str, float]) -> ScrapeSeconds:
+        """``intervals``: by job."""
+        return cls(min(intervals.values(), default=1.0), max(intervals.values(), default=1.0))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrafficQueries:
-    """Sent at every interval.
+    """Sent at every interval; those over gaps only if ``gapped`` has rows.
 
-    ``scraped_at`` lacks series that have ended. ``young`` counts the scrapes of series that did not exist one range
-    ago: their ``rate`` covers only part of the range but divides by all of it.
+    ``scraped_at`` lacks series that have ended. ``rate`` divides by the whole range, though scrapes may cover only part
+    of it. ``young`` counts the scrapes of series that did not exist one range ago. ``gapped`` has those that did but
+    lack scrapes since, with the seconds from the last scrape then to the last one now. Over these the counter's growth
+    is the rate; it is negative after a reset.
     """
 
     receive: str
     transmit: str
     young: str
     scraped_at: str
+    gapped: str
+    receive_over_gaps: str
+    transmit_over_gaps: str
 
 
-def traffic_queries(query: BandwidthQuery) -> TrafficQueries:
-    series = _device_selector(query)
-    received, over = f"{RECEIVED}{series}", f"[{_seconds(query.time_range)}]"
+def traffic_queries(query: BandwidthQuery, scrapes: ScrapeSeconds) -> TrafficQueries:
+    series, time_range = _device_selector(query), query.time_range
+    received, transmitted, over = f"{RECEIVED}{series}", f"{TRANSMITTED}{series}", _seconds(time_range)
+    gapped = _gapped(received, time_range, scrapes)
     return TrafficQueries(
-        receive=f"rate({received}{over})",
-        transmit=f"rate({TRANSMITTED}{series}{over})",
-        young=_young(received, query.time_range),
+        receive=f"rate({received}[{over}])",
+        transmit=f"rate({transmitted}[{over}])",
+        young=_young(received, time_range),
         scraped_at=f"timestamp({received})",
+        gapped=gapped,
+        receive_over_gaps=f"({received} - {received} offset {over}) / ({gapped})",
+        transmit_over_gaps=f"({transmitted} - {transmitted} offset {over}) / ({gapped})",
     )
 
 
 def _young(series: str, time_range: timedelta) -> str:
-    over, look = _seconds(time_range), _seconds(min(time_range, _LONGEST_LOOKBACK))
+    before = f"{series} offset {_seconds(time_range)} and {_scraped_before(series, time_range)}"
+    return f"count_over_time({series}[{_seconds(time_range)}]) unless ({before})"
+
+
+def _gapped(series: str, time_range: timedelta, scrapes: ScrapeSeconds) -> str:
+    over, whole = _seconds(time_range), time_range.total_seconds() / scrapes.shortest
+    few = f"count_over_time({series}[{over}]) < {whole - _SCRAPE_JITTER:.2f}"
+    elapsed = f"timestamp({series}) - timestamp({series} offset {over})"
+    return f"{elapsed} and {few} and {_scraped_before(series, time_range)}"
+
+
+def _scraped_before(series: str, time_range: timedelta) -> str:
     # Of a Prometheus that was away there are no marks of series' ends: it would show what it knew up to 5 minutes ago.
-    before = f"{series} offset {over} and count_over_time({series}[{look}] offset {over})"
-    return f"count_over_time({series}[{over}]) unless ({before})"
+    look = _seconds(min(time_range, _LONGEST_LOOKBACK))
+    return f"count_over_time({series}[{look}] offset {_seconds(time_range)})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,23 +131,28 @@ def inventory_queries(query: BandwidthQuery) -> InventoryQueries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageQueries:
-    """Sent at every interval: ``cpu`` is in cores, ``memory`` in bytes, the others as those of traffic."""
+    """Sent as those of traffic: ``cpu`` is in cores, ``memory`` in bytes, the others are the same."""
 
     cpu: Mapping[Statistic, str]
     memory: Mapping[Statistic, str]
     young: str
     scraped_at: str
+    gapped: str
+    cpu_over_gaps: str
 
 
-def usage_queries(query: LoadQuery, statistics: Collection[Statistic], scrape_seconds: float) -> UsageQueries:
-    """``scrape_seconds``: between two scrapes, the longest of all jobs."""
+def usage_queries(query: LoadQuery, statistics: Collection[Statistic], scrapes: ScrapeSeconds) -> UsageQueries:
     asked = [statistic for statistic in get_args(Statistic) if statistic in statistics]
     total = f"{_TOTAL}{_selector(query)}"
+    busy, over = f"{_CPU}{_selector(query, _BUSY)}", _seconds(query.time_range)
+    gapped = _gapped(total, query.time_range, scrapes)
     return UsageQueries(
-        cpu={statistic: _cpu(query, statistic, scrape_seconds) for statistic in asked},
+        cpu={statistic: _cpu(query, statistic, scrapes.longest) for statistic in asked},
         memory={statistic: _memory(query, statistic) for statistic in asked},
         young=_young(total, query.time_range),
         scraped_at=f"timestamp({total})",
+        gapped=gapped,
+        cpu_over_gaps=f"sum without (cpu, mode) ({busy} - {busy} offset {over}) / ({gapped})",
     )
 
 

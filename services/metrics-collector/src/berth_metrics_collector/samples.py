@@ -1,8 +1,9 @@
 """From the rows of one query to each node's traffic with its time. Pure.
 
-``rate`` divides by the whole range even if a series covers only part of it: 80 MB/s reads 13 after 5 of 30 s. So the
-rate of a series that did not exist one range ago is multiplied by range / covered part, from MIN_SCRAPES on. A device
-without such a rate leaves itself out; a node without any keeps its last sample, which ages.
+``rate`` divides by the whole range even if scrapes cover only part of it: 80 MB/s reads 13 after 5 of 30 s. So the rate
+of a series that did not exist one range ago is multiplied by range / covered part, from MIN_SCRAPES on. Of one that did
+and lacks scrapes since, it is what the counter has grown by between the scrapes there are. A device without such a rate
+leaves itself out; a node without any keeps its last sample, which ages.
 """
 
 from __future__ import annotations
@@ -65,6 +66,9 @@ class TrafficValues:
     transmit: Values
     young: Values
     scraped_at: Values
+    gapped: Values = field(default_factory=dict)
+    receive_over_gaps: Values = field(default_factory=dict)
+    transmit_over_gaps: Values = field(default_factory=dict)
 
     @property
     def targets(self) -> frozenset[Target]:
@@ -160,11 +164,17 @@ def _readings(traffic: TrafficValues, inventory: Inventory, time_range: timedelt
         target, device = key
         if at > MAX_TIME or at < newest[target] - _SAME_SCRAPE:
             continue
-        factor = rate_correction(traffic.young.get(key), inventory.interval.get(target.job), time_range)
-        receive, transmit = (
-            None if factor is None or (rate := rates.get(key)) is None else rate * factor
-            for rates in (traffic.receive, traffic.transmit)
-        )
+        if key in traffic.gapped:
+            receive, transmit = (
+                rate if (rate := rates.get(key, -1.0)) >= 0 else None
+                for rates in (traffic.receive_over_gaps, traffic.transmit_over_gaps)
+            )
+        else:
+            factor = rate_correction(traffic.young.get(key), inventory.interval.get(target.job), time_range)
+            receive, transmit = (
+                None if factor is None or (rate := rates.get(key)) is None else rate * factor
+                for rates in (traffic.receive, traffic.transmit)
+            )
         if receive is not None or transmit is not None:
             yield device, _Reading(target=target, receive=receive, transmit=transmit, scraped_at=at)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
 
@@ -30,6 +30,8 @@ class UsageValues:
     memory: Mapping[Statistic, Values]
     young: Values
     scraped_at: Values
+    gapped: Values = field(default_factory=dict)
+    cpu_over_gaps: Values = field(default_factory=dict)
     had_cpu: AbstractSet[Target] = frozenset()  # exporters with CPU in the round before
 
     @property
@@ -54,14 +56,17 @@ def usage_samples(
     have. An exporter without a rate of CPU leaves itself out if it had one before: it has too few scrapes.
     """
     by_node: dict[str, list[tuple[Target, NodeSample]]] = {}
+    over_gaps = {target: rate for target, rate in values.cpu_over_gaps.items() if rate >= 0}
+    cpu_values = {**values.cpu, "average": {**values.cpu["average"], **over_gaps}} if over_gaps else values.cpu
     for target, at in values.scraped_at.items():
         factor = rate_correction(values.young.get(target), intervals.get(target.job), time_range)
         node = node_of.get(target)
         has_lost_cpu = target in values.had_cpu and target not in values.with_cpu
-        if node is None or factor is None or has_lost_cpu or at > MAX_TIME:
+        has_unknown_cpu = target in values.gapped and target in values.with_cpu and target not in over_gaps
+        if node is None or factor is None or has_lost_cpu or has_unknown_cpu or at > MAX_TIME:
             continue
         has = allocatable.get(node, NOTHING)
-        cpu = _usage(values.cpu, target, {"average": factor * MILLI}, MILLI, has.get("cpu"))
+        cpu = _usage(cpu_values, target, {"average": factor * MILLI}, MILLI, has.get("cpu"))
         memory = _usage(values.memory, target, {}, 1, has.get("memory"))
         if cpu is not None or memory is not None:
             sample = NodeSample(cpu=cpu, memory=memory, sampled_at=utc_time(at))

@@ -180,6 +180,11 @@ _TOTAL_AGAIN = r"node_memory_MemTotal_bytes(?:\{[^}]*\})?"
 
 _AVAILABLE = rf"node_memory_MemAvailable_bytes(?:\{{[^}}]*\}})?\[{_OVER}\]"
 
+_GAPPED = (
+    r"timestamp\({series} offset \d+s\) and count_over_time\({series}\[\d+s\]\) < [\d.]+"
+    r" and count_over_time\({series}\[\d+s\] offset \d+s\)"
+)
+
 _CPU = rf"node_cpu_seconds_total{_SERIES}"
 
 _CPU_POINTS = rf"sum without \(cpu, mode\) \(irate\({_CPU}\[\d+s\]\)\)\[{_OVER}:\d+s\]"
@@ -197,6 +202,7 @@ _FORMS: Final[Sequence[tuple[re.Pattern[str], Callable[[Moment, Asked], Rows]]]]
         ),
         _none,  # every series is as old as the cluster
     ),
+    (re.compile(rf"timestamp\({_COUNTER}\) - {_GAPPED.format(series=_AGAIN)}"), _none),  # and no scrape fails
     (
         re.compile(rf"timestamp\({_COUNTER}\)"),
         _each(lambda moment, _asked, _node: moment.scraped_at),
@@ -218,6 +224,7 @@ _FORMS: Final[Sequence[tuple[re.Pattern[str], Callable[[Moment, Asked], Rows]]]]
         ),
         _none,
     ),
+    (re.compile(rf"timestamp\({_TOTAL}\) - {_GAPPED.format(series=_TOTAL_AGAIN)}"), _none),
     (re.compile(rf"timestamp\({_TOTAL}\)"), _each_node(lambda moment, _node: moment.scraped_at)),
     (
         re.compile(
