@@ -166,8 +166,8 @@ def _readings(traffic: TrafficValues, inventory: Inventory, time_range: timedelt
             continue
         if key in traffic.gapped:
             receive, transmit = (
-                rate if (rate := rates.get(key, -1.0)) >= 0 else None
-                for rates in (traffic.receive_over_gaps, traffic.transmit_over_gaps)
+                grown if (grown := over_gaps.get(key)) is not None and grown >= 0 else None
+                for over_gaps in (traffic.receive_over_gaps, traffic.transmit_over_gaps)
             )
         else:
             factor = rate_correction(traffic.young.get(key), inventory.interval.get(target.job), time_range)
