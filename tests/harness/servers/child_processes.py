@@ -1,6 +1,7 @@
 """Programs that a test starts: their ports, and their end together with the test."""
 
 import ctypes
+import os
 import random
 import signal
 import socket
@@ -35,6 +36,11 @@ def die_with_parent() -> None:
     """Ask the kernel to kill this process when its parent dies, also when that is killed with -9 (Linux only)."""
     if _LIBC is not None:
         _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def overload() -> float:
+    """How many processes want each core, by the last minute's average; at least 1. Others take so much longer."""
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 def free_ports(count: int) -> list[int]:

@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from berth_cli.pipeline.access import is_running
-from harness.servers.child_processes import free_ports, spawn, stop
+from harness.servers.child_processes import free_ports, overload, spawn, stop
 
 ASSETS_VARIABLE = "KUBEBUILDER_ASSETS"
 HOW_TO_GET_IT = f"{ASSETS_VARIABLE} names no folder with etcd and kube-apiserver: `setup-envtest use 1.36.x` gives one"
@@ -264,8 +264,8 @@ def _api_server_command(assets: Path, folder: Path, etcd_url: str, port: int) ->
 
 
 def _wait_until_ready(plane: ControlPlane, processes: list[subprocess.Popen[bytes]], folder: Path) -> None:
-    deadline = time.monotonic() + READY_SECONDS
-    while time.monotonic() < deadline:
+    began = time.monotonic()
+    while time.monotonic() < began + READY_SECONDS * overload():
         if any(process.poll() is not None for process in processes):
             break
         if _is_ready(plane):

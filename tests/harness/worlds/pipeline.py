@@ -27,7 +27,7 @@ from pathlib import Path
 from berth.bus.interface import Session
 from berth_cli.bus import connect_bus
 from berth_cli.pipeline import access
-from harness.servers.child_processes import die_with_parent, free_ports
+from harness.servers.child_processes import die_with_parent, free_ports, overload
 
 PROC = Path("/proc")
 READY_SECONDS = 60.0
@@ -134,7 +134,7 @@ class BerthUp:
 
     def wait_until_ready(self, seconds: float = READY_SECONDS) -> None:
         """Wait until pods are being scheduled."""
-        self.wait_for(self.ready_file.exists, "`berth up` to be ready", seconds)
+        self.wait_for(self.ready_file.exists, "`berth up` to be ready", seconds * overload())
 
     def wait_for(self, met: Callable[[], object], what: str, seconds: float = READY_SECONDS) -> None:
         """Poll until the condition holds; fails with the run's last output at the deadline or when the run ends."""

@@ -22,11 +22,12 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from berth_sim.nodes import node_manifest
+from harness.servers.child_processes import overload
 from harness.worlds.cluster_user import ClusterUser, node_of
 from harness.worlds.oracle import without_dynamic_resources
 
 ACT_SECONDS = 60.0
-"""How long an act may take to reach its state: several back-offs of the longest kind."""
+"""How long an act may take to reach its state on an idle machine: several back-offs of the longest kind."""
 QUIET_SECONDS = 1.5
 """How long the state must hold: a pod that is bound or evicted later was not settled."""
 EVENTS_SECONDS = 3.0
@@ -297,7 +298,7 @@ class Story:
             settled_at = None if missing else settled_at or now
             if settled_at is not None and now - settled_at >= QUIET_SECONDS:
                 break
-            if now - began >= ACT_SECONDS:
+            if now - began >= ACT_SECONDS * overload():
                 self.outcome.late[act] = str(missing or "it did not stay so")
                 break
             await asyncio.sleep(STEP_SECONDS)
