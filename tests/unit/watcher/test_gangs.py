@@ -11,7 +11,7 @@ from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod
 from berth.api.podgroups import GROUP_LABEL, CoschedulingPodGroup, CoschedulingSpec
 from berth.kube.listwatch import Current, Deleted, Listed
-from berth.messages.attempts import Outcome, Positions, Reason
+from berth.messages.attempts import Outcome, Positions, Preemption, Reason, Victim
 from berth.messages.queue import GROUPED, GroupCounts, PageRequest, PodRequest
 from berth_watcher.events import AttemptLookedUp, FoundDecision, FoundInFlight, LookUpAttempt, StreamsRead, Warn
 from berth_watcher.queue.answers import PODS_SCANNED
@@ -317,6 +317,41 @@ def test_a_group_goes_once_its_victims_are_gone_however_long_their_search_took()
     watcher.delete(victim)
     watcher.advance(0)
     assert len(watcher.groups_published) == 2
+
+
+@pytest.mark.parametrize("cpus", [("1", "1"), ("1", "2")], ids=["equal members", "members that differ"])
+def test_a_group_waits_until_the_last_of_its_victims_is_gone(cpus: tuple[str, str]):
+    victims = [a_pod(f"victim-{number}", node="n1", cpu="1") for number in range(3)]
+    pods = [a_member(f"gang-{number}", cpu=cpu) for number, cpu in enumerate(cpus)]
+    watcher = a_watcher(a_pod_group(minimum=2), *pods, *victims)
+    evicted = [Victim(uid=pod.uid, namespace="default", name=pod.metadata.name) for pod in victims]
+    preempting = {"blockers": ["NodeResourcesFit"], "positions": covering(watcher)}
+    watcher.delete(victims[0])
+    watcher.decide(GANG, Outcome.PREEMPTING, **preempting, preemption=Preemption(node="", victims=evicted))
+    watcher.advance(2)
+    watcher.delete(victims[1])
+    watcher.advance(0)
+    assert len(watcher.groups_published) == 1
+    watcher.delete(victims[2])
+    watcher.advance(0)
+    assert len(watcher.groups_published) == 2
+
+
+def test_other_room_helps_a_group_whose_victims_are_not_gone():
+    victim, other = a_pod("victim", node="n1", cpu="1"), a_pod("other", node="n1", cpu="4")
+    watcher = a_watcher(a_pod_group(minimum=2), *members(2), victim, other)
+    preemption = Preemption(node="", victims=[Victim(uid=victim.uid, namespace="default", name="victim")])
+    preempting = {"blockers": ["NodeResourcesFit"], "positions": covering(watcher)}
+    watcher.decide(GANG, Outcome.PREEMPTING, **preempting, preemption=preemption)
+    watcher.advance(2)
+    watcher.delete(other)
+    watcher.advance(0)
+    assert len(watcher.groups_published) == 2
+    watcher.decide(GANG, Outcome.PREEMPTING, blockers=["NodeResourcesFit"], positions=covering(watcher))
+    watcher.advance(4)
+    watcher.delete(victim)
+    watcher.advance(0)
+    assert len(watcher.groups_published) == 3
 
 
 def test_a_lost_attempt_is_followed_by_one_with_the_present_members():

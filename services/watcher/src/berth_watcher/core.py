@@ -130,7 +130,7 @@ class WatcherCore:
         self._undecodable = UndecodableObjects(profiles)
         self._queue = SchedulingQueue(profiles, clock)
         self._plugins = plugins = QueuePlugins(profiles, clock)
-        self._hints = hints = QueueingHints(profiles, plugins)
+        self._hints = hints = QueueingHints(profiles, plugins, store.is_placed)
         self._attempts = Attempts(term=term, clock=clock, profiles=profiles, settings=settings)
         self._requeue = Requeue(
             clock=clock,

@@ -69,6 +69,11 @@ class ObjectStore:
     def of(self, kind: str) -> Mapping[str, KubernetesObject]:
         return self._objects[kind]
 
+    def is_placed(self, uid: str) -> bool:
+        """Whether the pod is on a node."""
+        pod = self._objects["pod"].get(uid)
+        return isinstance(pod, Pod) and is_bound(pod)
+
     def room_of(self, node: str) -> NodeRoom | None:
         """The node's resources beside its bound pods; ``None`` if the node is unknown."""
         there = self._objects.get(NODE.name, {}).get(node)

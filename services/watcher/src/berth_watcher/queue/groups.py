@@ -27,6 +27,7 @@ from berth.api.podgroups import (
     refusal_of,
 )
 from berth.api.resources import pod_requests
+from berth.messages.attempts import DecisionSummary, Outcome
 from berth.messages.groupattempts import subject_name
 from berth_watcher.queue.queuedpod import QueuedPod, created_at, time_in
 
@@ -120,7 +121,8 @@ class QueuedGroup:
 class GroupEntry(QueuedPod):
     """A group as one entry of the queue. ``pod`` is its representative.
 
-    ``members`` are those that the next attempt places, ``need`` of them together; ``bound``: uids of bound members.
+    ``members`` are those that the next attempt places, ``need`` of them together; ``bound``: uids of bound members;
+    ``victims``: uids of the pods that are evicted for it.
     """
 
     group: QueuedGroup
@@ -128,6 +130,14 @@ class GroupEntry(QueuedPod):
     members: list[Pod] = field(default_factory=list)
     need: int = 0
     bound: list[str] = field(default_factory=list)
+    victims: frozenset[str] = frozenset()
+
+    def record_decision(self, decision: DecisionSummary) -> None:
+        QueuedPod.record_decision(self, decision)
+        if decision.outcome is not Outcome.PREEMPTING:
+            self.victims = frozenset()
+        elif decision.preemption is not None and decision.preemption.victims:  # else those of before still terminate
+            self.victims = frozenset(victim.uid for victim in decision.preemption.victims)
 
     @property
     def is_uniform(self) -> bool:

@@ -4,7 +4,8 @@ Each unschedulable pod is in the index of every plugin that rejected it, by the 
 (``berth.framework.events``). An event runs a hint once per key that the hint's index finds, however many pods share the
 key; other pods cost nothing.
 
-Pods whose victims terminate are tried again once a victim is gone, or their nominated node may be impossible.
+Pods whose victims terminate are tried again once a victim is gone, or their nominated node may be impossible; a group,
+once all of its victims are gone.
 """
 
 from __future__ import annotations
@@ -52,14 +53,20 @@ R = TypeVar("R")
 class QueueingHints:
     """Runs the queueing hints of the plugins that rejected a pod. A hint that fails counts as true."""
 
-    def __init__(self, profiles: Mapping[str, Profile], plugins: QueuePlugins) -> None:
+    def __init__(
+        self, profiles: Mapping[str, Profile], plugins: QueuePlugins, is_placed: Callable[[str], bool] = lambda _: False
+    ) -> None:
+        """``is_placed``: whether the pod of this uid is on a node now."""
         self._profiles = profiles
         self._plugins = plugins
+        self._is_placed = is_placed
         self._registered_events: dict[ClusterEvent, bool] = {}
         self.nominated_nodes: Final = NominatedNodes(profiles)
 
     def may_help(self, pod: QueuedPod, event: ClusterEvent, old: object, new: object) -> bool:
         """Whether the event may help. Any may if no plugin rejected the pod, or one of them registered no events."""
+        if self.awaits_more_victims(pod, old):
+            return False
         if pod.outcome is Outcome.PREEMPTING and self.nominated_nodes.concerns(pod, event, old, new):
             return True
         profile = self._profiles[pod.profile]
@@ -73,6 +80,12 @@ class QueueingHints:
             if any(hint.event.matches(event) and self.ask(plugin, hint, pod.pod, old, new) for hint in hints):
                 return True
         return False
+
+    def awaits_more_victims(self, pod: QueuedPod, old: object) -> bool:
+        """Whether the event is about a victim of a group of which other victims are left: all make room together."""
+        if not isinstance(pod, GroupEntry) or not isinstance(old, Pod) or old.uid not in pod.victims:
+            return False
+        return any(map(self._is_placed, pod.victims))
 
     def awaits(self, pod: QueuedPod, event: ClusterEvent) -> bool:
         """Whether a plugin that rejected the pod registered the event; hints are not run."""
@@ -147,6 +160,10 @@ class UnschedulablePods:
 
     def helped_by(self, event: ClusterEvent, old: object, new: object) -> Iterator[Step]:
         """Pods that an event may help, some perhaps twice. Pods may be added and removed between steps."""
+        for pod in self._possibly_helped_by(event, old, new):
+            yield None if pod is not None and self._calls.awaits_more_victims(pod, old) else pod
+
+    def _possibly_helped_by(self, event: ClusterEvent, old: object, new: object) -> Iterator[Step]:
         itself = {each.uid for each in (old, new) if isinstance(each, Pod)}
         for uid in itself & self._pods.keys():
             if self._calls.may_help(self._pods[uid], event, old, new):

@@ -371,6 +371,7 @@ class DecisionSummary(Message, frozen=True, kw_only=True):
     resource_versions: Annotated[dict[Name, Name], msgspec.Meta(max_length=256)] = {}
     of_group: AttemptText = ""
     plan_seconds: PlanSeconds = 0
+    preemption: Preemption | None = None
     earmark: Earmark | None = None
 
 
