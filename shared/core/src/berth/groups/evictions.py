@@ -160,7 +160,6 @@ class GroupDryRun:
         self._profile = profile
         self._units = units_of(copy, priority, groups, spared=question.group.key)
         self._out = 0  # so many of the first units are taken out
-        self._found: GroupPlan | None = None
         self.result: GroupEvictions | None = None
 
     def run(self) -> Generator[None, None, None]:
@@ -185,15 +184,16 @@ class GroupDryRun:
             if placed.pod.metadata.deletion_timestamp is not None:
                 self._snapshot.remove_pod(placed.pod.uid)
         low, high = 0, len(self._units)
-        if (yield from self._plan_without(high)) is None:
-            return None
-        while low < high:
+        best = yield from self._plan_without(high)
+        while best is not None and low < high:
             middle = (low + high) // 2
-            if (yield from self._plan_without(middle)) is None:
+            found = yield from self._plan_without(middle)
+            if found is None:
                 low = middle + 1
             else:
-                high = middle
-        return (yield from self._plan_without(high))
+                high, best = middle, found
+        yield from self._take_out(high)
+        return best
 
     def _plan_without(self, count: int) -> Generator[None, None, GroupPlan | None]:
         yield from self._take_out(count)
