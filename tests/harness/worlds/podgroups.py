@@ -79,10 +79,11 @@ async def define_podgroups(api: KubernetesApi) -> AsyncIterator[None]:
 
 async def _until_served(api: KubernetesApi, *, wanted: bool) -> None:
     async with asyncio.timeout(SECONDS):
-        while await _is_served(api) is not wanted:  # noqa: ASYNC110 - the server reports it to nobody
+        while await is_served(api) is not wanted:  # noqa: ASYNC110 - the server reports it to nobody
             await asyncio.sleep(0.05)
 
 
-async def _is_served(api: KubernetesApi) -> bool:
+async def is_served(api: KubernetesApi) -> bool:
+    """Whether the API server serves PodGroups of Coscheduling."""
     groups = (await api.get("/apis")).body["groups"]
     return any(group["name"] == GROUP for group in groups)

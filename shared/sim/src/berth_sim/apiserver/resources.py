@@ -11,7 +11,7 @@ from typing import Any, Literal
 from berth.api.pod import DEFAULT_SCHEDULER
 from berth_sim.apiserver import schema
 from berth_sim.apiserver import store as events
-from berth_sim.apiserver.admission import claims, workloads
+from berth_sim.apiserver.admission import claims, podgroups, workloads
 from berth_sim.apiserver.admission import objects as admission
 from berth_sim.apiserver.kinds import (
     KINDS,
@@ -164,6 +164,7 @@ class Resources:
         if kind.namespaced:
             admission.check_namespace(self.store, kind, namespace, name)
         admission.check_metadata(kind, value)
+        podgroups.check(kind, value)
         value = admission.admit(self.store, kind, value, self._default_scheduler)
         claims.check_requests(self.store, kind, {}, value)
         if (namespace, name) in self.store.table(kind).items:
@@ -253,6 +254,7 @@ class Resources:
         if after == before.value:
             return before
         admission.check_metadata(kind, after)
+        podgroups.check(kind, after)
         admission.check_update(kind, before.value, after)
         claims.check_requests(self.store, kind, before.value, after)
         if kind.has_generation and after.get("spec") != before.value.get("spec"):

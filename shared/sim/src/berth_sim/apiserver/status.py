@@ -2,13 +2,21 @@
 
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from berth_sim.apiserver.kinds import SimulatedKind
 
 JsonObject = dict[str, Any]  # a decoded JSON object
+
+
+class Problem(NamedTuple):
+    """A field of an object that is invalid; `text` is `Required value`, `Forbidden: ...` and so on."""
+
+    field: str
+    text: str
+    cause: str = "FieldValueInvalid"
 
 
 class StatusError(Exception):
@@ -98,11 +106,18 @@ def forbidden(kind: SimulatedKind, name: str, why: str, causes: Sequence[Mapping
 
 def invalid(kind: SimulatedKind, name: str, field: str, problem: str, cause: str = "FieldValueInvalid") -> StatusError:
     """422: one field of the object is invalid; `problem` is `Required value`, `Forbidden: ...` and so on."""
+    return invalid_fields(kind, name, [Problem(field, problem, cause)])
+
+
+def invalid_fields(kind: SimulatedKind, name: str, problems: Sequence[Problem]) -> StatusError:
+    """422: these fields of the object are invalid."""
+    causes = [{"reason": each.cause, "message": each.text, "field": each.field} for each in problems]
     details: JsonObject = {"name": name} if name else {}
     details |= {"group": kind.group} if kind.group else {}
-    details |= {"kind": kind.name, "causes": [{"reason": cause, "message": problem, "field": field}]}
+    details |= {"kind": kind.name, "causes": causes}
     shown = f"{kind.name}.{kind.group}" if kind.group else kind.name
-    message = f'{shown} "{name}" is invalid: {field}: {problem}'
+    texts = ", ".join(f"{each.field}: {each.text}" for each in problems)
+    message = f'{shown} "{name}" is invalid: {texts if len(problems) == 1 else f"[{texts}]"}'
     return StatusError(HTTPStatus.UNPROCESSABLE_ENTITY, "Invalid", message, details)
 
 
