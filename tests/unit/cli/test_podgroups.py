@@ -26,6 +26,7 @@ from berth_cli.console.answers import group_json
 from berth_cli.console.decisionlog import DecisionLog
 from berth_cli.options import NotFoundError, PodName, parse_pod
 from berth_cli.pods.podgroups import (
+    EMPTY,
     ExplainedGroup,
     GroupSummary,
     add_waiting,
@@ -86,6 +87,18 @@ def decided(outcome: Outcome = Outcome.UNSCHEDULABLE, **more) -> Decision:
     parts = {"message": TOO_SMALL, "group": GroupResult(need=4, classes=classes), **more}
     whose = {"namespace": "default", "pod": "~second", "uid": "uid-second", "profile": "berth"}
     return Decision(attempt="uid-second.1.2", epoch=1, outcome=outcome, scorer="scorer-1", **whose, **parts)
+
+
+def test_a_group_that_cannot_be_scheduled_as_it_is_says_why_before_it_has_pods():
+    snapshot = Snapshot()
+    metadata = ObjectMeta(name="odd", namespace="default", uid="uid-odd")
+    for spec in (CoschedulingSpec(left_out="cannot be read: x"), CoschedulingSpec(min_member=0)):
+        snapshot.objects(CoschedulingPodGroup).set("uid-odd", CoschedulingPodGroup(metadata=metadata, spec=spec))
+        [summary] = groups_of(snapshot).values()
+        why = "the PodGroup cannot be read: x" if spec.left_out else "spec.minMember: want 1 or more, got 0"
+        assert (summary.state, summary.message) == (EMPTY, why)
+    shown = printed(*explained_lines(ExplainedGroup(summary=summary, now=NOW)), width=200)
+    assert shown[0].strip() == f"default/odd has no pods: {why}"
 
 
 def test_groups_say_what_is_bound_and_what_waits():

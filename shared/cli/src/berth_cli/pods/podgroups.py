@@ -95,7 +95,8 @@ class GroupSummary:
 
     @property
     def message(self) -> str:
-        return next((pod.message for pod in (*filter(None, [self.row]), *self.waiting) if pod.message), "")
+        said = (pod.message for pod in (*filter(None, [self.row]), *self.waiting) if pod.message)
+        return next(said, "; ".join(self.group.problems) if self.group is not None else "")
 
     def partial_seconds(self, now: datetime) -> float | None:
         """For how long a part of the minimum has been bound, and no more; None if none or all of it is."""
