@@ -13,7 +13,15 @@ from berth.api.podgroups import GROUP_LABEL, CoschedulingPodGroup, CoschedulingS
 from berth.kube.listwatch import Current, Deleted, Listed
 from berth.messages.attempts import Outcome, Positions, Preemption, Reason, Victim
 from berth.messages.queue import GROUPED, GroupCounts, PageRequest, PodRequest
-from berth_watcher.events import AttemptLookedUp, FoundDecision, FoundInFlight, LookUpAttempt, StreamsRead, Warn
+from berth_watcher.events import (
+    AttemptLookedUp,
+    CountWholeGroup,
+    FoundDecision,
+    FoundInFlight,
+    LookUpAttempt,
+    StreamsRead,
+    Warn,
+)
 from berth_watcher.queue.answers import PODS_SCANNED
 from berth_watcher.settings import AttemptSettings
 from harness.worlds.watcher_world import EPOCH, WatcherUnderTest, a_node, a_pod, attempt
@@ -401,6 +409,44 @@ def test_the_room_of_a_group_that_waited_for_volumes_in_vain_helps_others():
     assert watcher.pods_published == ["single", "single"]
     watcher.decide("single", Outcome.UNSCHEDULABLE, blockers=["NodeResourcesFit"], positions=covering(watcher))
     assert watcher.stage("single") == "unschedulable"
+
+
+# --- time to whole
+
+
+def whole_after(watcher: WatcherUnderTest) -> list[float]:
+    return [effect.seconds for effect in watcher.of(CountWholeGroup)]
+
+
+def test_the_time_to_whole_begins_when_the_group_is_complete_and_ends_with_its_minimum_bound():
+    pods = members(3)
+    watcher = a_watcher(a_pod_group(minimum=2), pods[0])
+    watcher.advance(5)
+    watcher.show(*pods[1:])
+    watcher.advance(2)
+    watcher.show(bound(pods[0]))
+    watcher.decide(GANG, Outcome.CONFLICT, reason=Reason.BEGUN)
+    assert whole_after(watcher) == []
+    watcher.advance(1)
+    watcher.show(bound(pods[1]))
+    watcher.decide(GANG, Outcome.BOUND)
+    assert whole_after(watcher) == [3.0]
+    watcher.delete(bound(pods[0]))
+    watcher.show(bound(a_member("replaced")), bound(pods[2]))
+    assert whole_after(watcher) == [3.0]
+
+
+def test_the_time_to_whole_begins_anew_with_a_lost_member():
+    pods = members(2)
+    watcher = a_watcher(a_pod_group(minimum=2), *pods)
+    watcher.decide(GANG, Outcome.UNSCHEDULABLE, blockers=["NodeResourcesFit"], positions=covering(watcher))
+    watcher.delete(pods[0])
+    watcher.advance(5)
+    watcher.show(pods[0])
+    watcher.advance(1)
+    watcher.show(*map(bound, pods))
+    watcher.decide(GANG, Outcome.BOUND)
+    assert whole_after(watcher) == [1.0]
 
 
 # --- PodGroups that change

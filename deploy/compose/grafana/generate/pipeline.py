@@ -216,6 +216,12 @@ PIPELINE: Final = Dashboard(
                 queries={"groups": gauge("berth_group_partial")},
             ),
             Panel(
+                title="Time to whole",
+                about="From a group's being complete (its PodGroup and minimum exist) to its minimum being bound.",
+                unit="s",
+                queries=quantiles("berth_group_scheduling_sli_duration_seconds"),
+            ),
+            Panel(
                 title="Plans",
                 about="Plans that scorers make of whole groups. Groups without room are planned again and again.",
                 unit="cps",

@@ -36,6 +36,7 @@ from berth.settings.settings import V_STEP
 from berth_watcher.events import (
     AttemptLookedUp,
     CountScheduled,
+    CountWholeGroup,
     Effect,
     Event,
     FactNotWritten,
@@ -121,6 +122,8 @@ class EffectRunner:
             case CountScheduled():
                 count_scheduled(self._process.metrics, effect)
                 self._export_whole(effect)
+            case CountWholeGroup():
+                self._process.metrics.observe("berth_group_scheduling_sli_duration_seconds", effect.seconds)
             case Warn() | Note():
                 (log.warning if isinstance(effect, Warn) else log.info)(effect.message, **with_trace(effect.fields))
             case StepDown():

@@ -300,6 +300,13 @@ class CountScheduled(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CountWholeGroup:
+    """Count a group whose minimum the watch shows on nodes."""
+
+    seconds: float  # since this leader knew its minimum of members
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepDown:
     """A higher term was seen: the term ends if Lease or ``control`` confirm it."""
 
@@ -325,6 +332,7 @@ Effect = (
     | Warn
     | Note
     | CountScheduled
+    | CountWholeGroup
     | StepDown
     | QueueStarted
 )

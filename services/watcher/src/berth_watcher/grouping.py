@@ -68,12 +68,14 @@ class Review:
 
     ``joining``: pods that waited by themselves and wait with the group now. ``leaving``: those that waited with it and
     are scheduled one by one. ``members``: with those pending members that the next attempt may place.
+    ``seconds_to_whole``: of a group that is whole now.
     """
 
     gate: GroupGate
     members: Members
     joining: list[QueuedPod]
     leaving: list[QueuedPod]
+    seconds_to_whole: float | None = None
 
 
 class Grouping:
@@ -188,9 +190,11 @@ class Grouping:
         group.is_begun = members.is_begun
         gate = self._gate(group, members)
         group.way = gate.way
+        seconds = group.seconds_to_whole(gate, members, self._clock.now)
         queued = [each for pod in members.pending if (each := self._queue.get(pod.uid)) is not None]
         if gate.way is Way.ONE_BY_ONE:
-            return Review(gate=gate, members=members, joining=[], leaving=_in(queued, Stage.GROUPED))
+            leaving = _in(queued, Stage.GROUPED)
+            return Review(gate=gate, members=members, joining=[], leaving=leaving, seconds_to_whole=seconds)
         joining = [each for each in queued if each.stage in _BY_ITSELF and not _backs_off(each)]
         ready = {each.uid for each in (*joining, *_in(queued, Stage.GROUPED, Stage.RECOVERING))}
         waiting = len(members.pending) - len(ready)

@@ -72,6 +72,7 @@ class QueuedGroup:
     changed_at: float = 0.0  # monotonic time of the last news of a member
     way: Way = Way.GATED  # by its last review
     is_begun: bool = False  # the same: some of its members are bound
+    complete_at: float | None = None  # monotonic; since when its minimum exists, of a group that is not whole yet
     broken_until: float = 0.0  # monotonic; room that its lost members leave helps others after that
     is_in_flight: bool = False
     has_changed: bool = False  # while it is in flight
@@ -112,6 +113,16 @@ class QueuedGroup:
 
     def _is_ordinary(self, group: PodGroup, members: Members) -> bool:
         return all(group.is_ordinary(pod_requests(pod.spec).amounts) for pod in members.pending[:1])
+
+    def seconds_to_whole(self, gate: GroupGate, members: Members, now: float) -> float | None:
+        """How long a group took that is whole since its last review, from its being complete; otherwise None."""
+        if not members.is_begun:
+            self.complete_at = (self.complete_at or now) if gate.way is Way.TOGETHER else None
+            return None
+        if gate.way is not Way.ONE_BY_ONE:
+            return None
+        began, self.complete_at = self.complete_at, None
+        return None if began is None else now - began
 
     def published(self) -> None:
         self.is_in_flight, self.has_changed = True, False

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from berth.api.podgroups import Members
-from berth_watcher.events import Effect
+from berth_watcher.events import CountWholeGroup, Effect
 from berth_watcher.grouping import form_of
 from berth_watcher.queue.groups import GroupEntry, GroupGate, QueuedGroup, Way
 from berth_watcher.queue.queuedpod import Stage
@@ -50,7 +50,9 @@ class GroupStages:
     def _review(self, group: QueuedGroup, *, helps: bool) -> Sequence[Effect]:
         if group.is_in_flight:
             return ()
-        review, effects = self._grouping.review(group), list[Effect]()
+        review = self._grouping.review(group)
+        whole_after = review.seconds_to_whole
+        effects: list[Effect] = [] if whole_after is None else [CountWholeGroup(seconds=whole_after)]
         former, entry = self._grouping.entry_for(group, review)
         if former is not None:
             effects += self._pods.remove(former)

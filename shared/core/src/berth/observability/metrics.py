@@ -94,6 +94,7 @@ HistogramName = Literal[
     "berth_stage_duration_seconds",
     "berth_hold_duration_seconds",
     "berth_group_plan_duration_seconds",
+    "berth_group_scheduling_sli_duration_seconds",
     "berth_extender_duration_seconds",
     "berth_binding_duration_seconds",
     "berth_view_age_seconds",
@@ -323,6 +324,12 @@ METRICS: Final[dict[str, Metric]] = {
         kind="histogram",
         meaning="Seconds from the begin of a group's plan to its end, with what other pods took meanwhile.",
         buckets=_ATTEMPT,
+    ),
+    "berth_group_scheduling_sli_duration_seconds": Metric(
+        kind="histogram",
+        meaning="Seconds that a group took from being complete (PodGroup and minimum of members) to its minimum being "
+        "bound.",
+        buckets=_SLI,
     ),
     "berth_extender_duration_seconds": Metric(
         kind="histogram",
