@@ -89,10 +89,19 @@ class ControlPlane:
         self.processes[-1].wait()
 
     def start_api_server(self, *flags: str) -> None:
-        """Start kube-apiserver again on its port, with further flags, and wait until it is ready."""
-        log = self.folder / f"kube-apiserver-{time.time_ns()}.log"
-        self.processes[-1] = spawn([*self.api_command, *flags], log)
-        _wait_until_ready(self, self.processes, self.folder)
+        """Start kube-apiserver again on its port, with further flags, and wait until it is ready.
+
+        On a busy machine it may end itself: its first checks must succeed within a minute. A kubelet starts it again.
+        """
+        for left in reversed(range(START_TRIES)):
+            log = self.folder / f"kube-apiserver-{time.time_ns()}.log"
+            self.processes[-1] = spawn([*self.api_command, *flags], log)
+            try:
+                _wait_until_ready(self, self.processes, self.folder)
+                break
+            except StartError:
+                if not left or self.processes[-1].poll() is None:
+                    raise
 
     def compact(self) -> None:
         """Make etcd forget every revision but the present one: older lists and watches end in 410."""
