@@ -165,9 +165,10 @@ async def test_a_bucket_is_read_by_last_values_then_changes(on):
         assert following.position == 5
 
 
-async def test_a_reader_leaves_out_what_it_is_told_to_and_nothing_else(on):
+@pytest.mark.parametrize("every", [None, timedelta(seconds=0.1)])
+async def test_a_reader_leaves_out_what_it_is_told_to_and_nothing_else(on, every):
     session = await on.session()
-    async with session.read_bucket("cluster") as following:
+    async with session.read_bucket("cluster", every=every) as following:
         written = [await session.put("cluster", f"node.{name}", b"1") for name in "abcd"]
         following.leave_out(written[1])
         following.leave_out(written[3])

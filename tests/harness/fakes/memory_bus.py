@@ -298,7 +298,10 @@ class MemorySession(Session):
             yield reader
 
     @asynccontextmanager
-    async def read_bucket(self, bucket: str, *, filters: tuple[str, ...] = ALL) -> AsyncIterator[MemoryReader[Entry]]:
+    async def read_bucket(
+        self, bucket: str, *, filters: tuple[str, ...] = ALL, every: timedelta | None = None
+    ) -> AsyncIterator[MemoryReader[Entry]]:
+        del every  # changes are there at once
         source = await self._answer(lambda: self._store.stream(bucket_stream(bucket)))
         subjects = tuple(bucket_prefix(bucket) + one for one in filters)
         reader = self._reader(source, subjects, lambda _: True, lambda stored: entry_of(bucket, stored))

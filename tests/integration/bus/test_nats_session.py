@@ -567,6 +567,47 @@ async def test_a_lost_copy_before_an_entry_that_is_left_out_is_read_again(sessio
                 break
 
 
+async def test_a_reader_without_copies_reads_nothing_while_it_writes_all_that_comes(session, monkeypatch):
+    pages, asked = ordered.scan_messages, []
+
+    def scan(connection, stream, subject, after):
+        asked.append(after)
+        return pages(connection, stream, subject, after)
+
+    monkeypatch.setattr(ordered, "scan_messages", scan)
+    reading = session.read_bucket("bandwidth", filters=("a.>", "b.>"), every=timedelta(seconds=0.1))
+    async with asyncio.timeout(LONG), reading as following:
+        for number in range(20):
+            following.leave_out(await session.put("bandwidth", f"{'ab'[number % 2]}.node", b"1"))
+        task = asyncio.ensure_future(anext(following.batches()))
+        while following.position < 20:  # noqa: ASYNC110 - a position has no event
+            await asyncio.sleep(0.05)
+        assert not asked
+        await session.put("bandwidth", "a.other", b"2")
+        assert [entry.key for entry in await task] == ["a.other"]
+
+
+async def test_a_reader_without_copies_misses_nothing_that_comes_while_it_reads(session, monkeypatch):
+    pages, late = ordered.scan_messages, [("a.late", b"1"), ("b.late", b"1")]
+
+    async def scan(connection, stream, subject, after):
+        async for one in pages(connection, stream, subject, after):
+            yield one
+        while late:
+            await session.put("bandwidth", *late.pop(0))
+
+    monkeypatch.setattr(ordered, "scan_messages", scan)
+    reading = session.read_bucket("bandwidth", filters=("a.>", "b.>"), every=timedelta(seconds=0.1))
+    async with asyncio.timeout(LONG), reading as following:
+        await session.put("bandwidth", "b.first", b"1")
+        found: list[str] = []
+        async for batch in following.batches():
+            found += [entry.key for entry in batch]
+            if len(found) >= 3:
+                break
+    assert found == ["b.first", "a.late", "b.late"]
+
+
 async def test_a_recreated_stream_ends_its_readers_session(session):
     await session.publish("berth.decision.berth.default.web", b"1")
     async with asyncio.timeout(LONG), session.read_stream("DECISIONS") as following:

@@ -37,6 +37,8 @@ log = get_logger()
 FIRST_SAMPLES_SECONDS: Final = 60.0
 FIRST_NODES_SECONDS: Final = 5.0  # until it is ready without nodes: a watcher that starts beside it needs about two
 SETTLE_SECONDS: Final = 1.0  # wait of a poll for more new nodes: a new cluster adds many at once
+# Between two looks at what others have written to the bucket.
+READ_EVERY: Final = timedelta(seconds=0.5)
 CONCURRENT_WRITES: Final = 64  # writes under way: 5,000 take about a second
 MOST_REMOVALS: Final = 5000  # between two checks: a flood of samples of nodes that do not exist must not hold up writes
 
@@ -113,7 +115,9 @@ class Collector:
             cluster = await stack.enter_async_context(self._session.read_bucket(CLUSTER, filters=("node.>",)))
             tasks.create_task(self._read_nodes(cluster), name="nodes")
             filters = tuple(f"{source.query.token}.>" for source in self._sources)
-            bandwidth = await stack.enter_async_context(self._session.read_bucket(BANDWIDTH, filters=filters))
+            reading = self._session.read_bucket(BANDWIDTH, filters=filters, every=READ_EVERY)
+            bandwidth = await stack.enter_async_context(reading)
+            self._leave_out = bandwidth.leave_out
             tasks.create_task(self._read_bandwidth(bandwidth), name="bandwidth")
             await cluster.caught_up.wait()
             await bandwidth.caught_up.wait()
@@ -214,6 +218,8 @@ class Collector:
             else:
                 store.written(write, answer, self._process.clock.now())
                 self._written += 1
+                if write.sample.sampled_at <= datetime.now(UTC):  # else the time of its storing counts
+                    self._leave_out(answer)
             if not open_writes:
                 answered.set()
 

@@ -340,9 +340,12 @@ class Session(Protocol):
         ...
 
     def read_bucket(
-        self, bucket: str, *, filters: tuple[str, ...] = (">",)
+        self, bucket: str, *, filters: tuple[str, ...] = (">",), every: timedelta | None = None
     ) -> AbstractAsyncContextManager[BucketReader]:
         """Read the last entry of every key under a filter (``node.>``), then every change.
+
+        ``every``: for a reader that leaves out most of the changes, because it writes them. It gets the others within
+        this time instead of at once, and NATS does not send it its own.
 
         Markers are entries without data. An expired marker or value is not reported, so values with a time to live in
         ``bandwidth`` and ``facts`` are read as removals at once.

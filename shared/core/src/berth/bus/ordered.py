@@ -6,6 +6,9 @@ stream's new leader does not send its predecessor's. So on a gap in the sequence
 arrived, the reader reads again from its position. It asks for the stream's state from time to time, and at once on a
 copy that is not after its position: a recreated stream begins at 1.
 
+A reader that writes most of a bucket itself can do without copies. It asks for the stream's last sequence more often,
+and reads nothing while its own writes account for it.
+
 A reader needs no consumer, and so no right to create one (docs/adr/0014-accounts-are-the-boundary.md).
 """
 
@@ -57,11 +60,13 @@ def read_stream(
     return NatsReader(connection, start, lambda stored: stored)
 
 
-def read_bucket(connection: Connection, bucket: str, filters: tuple[str, ...]) -> NatsReader[Entry]:
-    """Read the last entry of every key, then every change."""
+def read_bucket(
+    connection: Connection, bucket: str, filters: tuple[str, ...], every: timedelta | None
+) -> NatsReader[Entry]:
+    """Read the last entry of every key, then every change: by copies, or by looking ``every`` so often."""
     there = connection.names.word(bucket)
     subjects = tuple(bucket_prefix(there) + one for one in filters)
-    start = Start(stream=bucket_stream(there), subjects=subjects, is_whole=filters == ALL)
+    start = Start(stream=bucket_stream(there), subjects=subjects, is_whole=filters == ALL, every=every)
     return NatsReader(connection, start, lambda stored: entry_of(bucket, stored))
 
 
@@ -72,6 +77,7 @@ class Start:
     is_whole: bool  # All subjects of the stream: a gap in the sequences is a lost copy.
     since: timedelta | None = None
     after: int = 0
+    every: timedelta | None = None  # Between two looks at the stream, without its copies.
 
 
 class NatsReader(Generic[T]):
@@ -97,9 +103,8 @@ class NatsReader(Generic[T]):
     @asynccontextmanager
     async def open(self) -> AsyncIterator[NatsReader[T]]:
         """Subscribe to the copies, and read the stream's last sequence."""
-        subscriptions = [
-            await self._connection.subscribe(STORED_PREFIX + subject, self._on_copy) for subject in self._start.subjects
-        ]
+        copied = self._start.subjects if self._start.every is None else ()
+        subscriptions = [await self._connection.subscribe(STORED_PREFIX + subject, self._on_copy) for subject in copied]
         remove_listener = self._connection.on_lost(self._changed.set)
         remove_sweeper = self._connection.on_sweep(self._on_sweep)
         try:
@@ -154,7 +159,7 @@ class NatsReader(Generic[T]):
 
     @property
     def _check_seconds(self) -> float:
-        return self._connection.settings.reader_check.total_seconds()
+        return (self._start.every or self._connection.settings.reader_check).total_seconds()
 
     async def _last_stored(self) -> int:
         # From the stream's leader: other replicas may lag.
@@ -169,9 +174,10 @@ class NatsReader(Generic[T]):
         fresh = [one for one in stored if one.sequence > self.position]
         if fresh:
             self.position = fresh[-1].sequence
+        wanted = [self._convert(one) for one in fresh if one.sequence not in self._left_out]
         if not more:
             await self._end_scan(scan)
-        return [self._convert(one) for one in fresh]
+        return wanted
 
     async def _next_page(self, scan: Scan) -> tuple[list[StoredMessage], bool]:
         get = self._connection, self._start.stream
@@ -179,6 +185,8 @@ class NatsReader(Generic[T]):
             since, scan.since = scan.since, None
             return await get_page(*get, self._start.subjects[0], self.position, since)
         found = [one for subject in self._start.subjects async for one in scan_messages(*get, subject, self.position)]
+        if self._start.every is not None:  # an earlier one may have come since under a subject that was read before
+            found = [one for one in found if one.sequence <= scan.end]
         return sorted(found, key=lambda one: one.sequence), False
 
     async def _end_scan(self, scan: Scan) -> None:
@@ -270,7 +278,10 @@ class NatsReader(Generic[T]):
         last = info.state.last_seq
         if last < position or info.created != self._created:
             self._connection.lose(f"stream {self._start.stream} was recreated: last sequence {last}, ours {position}")
-        elif last > self.position and not self._copies and self._scan is None:
+        while self.position + 1 in self._left_out:
+            self.position += 1
+            self._left_out.discard(self.position)
+        if last > self.position and not self._copies and self._scan is None:
             self._scan = Scan(end=last)
 
 

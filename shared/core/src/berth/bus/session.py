@@ -139,9 +139,9 @@ class NatsSession(Session):
         return ordered.read_stream(self._connection, self._names.stream(stream), subjects, since, after).open()
 
     def read_bucket(
-        self, bucket: str, *, filters: tuple[str, ...] = ALL
+        self, bucket: str, *, filters: tuple[str, ...] = ALL, every: timedelta | None = None
     ) -> AbstractAsyncContextManager[NatsReader[Entry]]:
-        return ordered.read_bucket(self._connection, bucket, filters).open()
+        return ordered.read_bucket(self._connection, bucket, filters, every).open()
 
     def scan(self, stream: str, subject: str, *, after: int = 0) -> AsyncIterator[StoredMessage]:
         return jetstream.scan(self._connection, self._names.stream(stream), self._names.filter(subject), after)
