@@ -12,7 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from berth.api.config.nodeload.args import NodeLoadArgs, reading_of
-from berth.api.config.nodeload.trimaran import TargetLoadPackingArgs, packing_readings
+from berth.api.config.nodeload.trimaran import (
+    LoadVariationRiskBalancingArgs,
+    TargetLoadPackingArgs,
+    balancing_readings,
+    packing_readings,
+)
 from berth.api.meta import OwnerReference
 from berth.cluster.nodes import AnotherPod, NodeInfoWithAnother, Nodes, NodesWithAnother, node_info
 from berth.cluster.snapshot import Snapshot
@@ -21,7 +26,7 @@ from berth.framework.events import Action, ClusterEvent, LiveDataUpdate, Resourc
 from berth.framework.status import CycleState
 from berth.messages.livedata import LiveSource, MeasuredUsage, NodeSample, encode_sample
 from berth.plugins.nodeload.plugin import FACTORY, FilteringNodeLoad, NodeLoad
-from berth.plugins.nodeload.trimaran import TargetLoadPacking
+from berth.plugins.nodeload.trimaran import LoadVariationRiskBalancing, TargetLoadPacking
 from harness.builders.loads import NOW, measured, percents, points, using
 from harness.builders.objects import a_node, a_pod, first_attempt
 from harness.builders.profiles import profile_of
@@ -317,7 +322,9 @@ HOW = args(
     estimated_scaling_factors={"cpu": 100, "memory": 100},
 )
 PACKING = TargetLoadPackingArgs()
-TOKENS = [reading.query.token for reading in (reading_of(HOW), *packing_readings(PACKING))]
+BALANCING = LoadVariationRiskBalancingArgs()
+READINGS = (reading_of(HOW), *packing_readings(PACKING), *balancing_readings(BALANCING))
+TOKENS = {reading.query.token for reading in READINGS}
 
 
 class FreshLoads:
@@ -368,7 +375,12 @@ def test_both_forms_agree_with_a_fresh_computation_after_any_history(history):
             agree(plugin, snapshot, fresh)
 
 
-KEPT = [NodeLoad(HOW), FilteringNodeLoad(HOW), TargetLoadPacking(PACKING)]
+KEPT = [
+    NodeLoad(HOW),
+    FilteringNodeLoad(HOW),
+    TargetLoadPacking(PACKING),
+    LoadVariationRiskBalancing(BALANCING),
+]
 
 
 def test_a_cycle_evaluates_only_rows_that_have_changed():
@@ -376,7 +388,7 @@ def test_a_cycle_evaluates_only_rows_that_have_changed():
         assert plugin.is_row_local, plugin.name
 
 
-@pytest.mark.parametrize("plugin", KEPT, ids=["NodeLoad", "with a filter", "TargetLoadPacking"])
+@pytest.mark.parametrize("plugin", KEPT, ids=["NodeLoad", "with a filter", "TargetLoadPacking", "balancing"])
 @given(history=histories)
 def test_what_is_kept_of_rows_never_changes_a_ranking(plugin, history):
     snapshot = measured(dict.fromkeys(NAMES, percents(30, 30)), reading_of(HOW), *packing_readings(PACKING))
@@ -406,7 +418,8 @@ def happen(event, snapshot: Snapshot, fresh: FreshLoads) -> None:
         case ("sample", name, cpu, memory, since):
             fresh.samples[name] = (cpu, memory, since)
             for token in TOKENS:
-                snapshot.live.set_sample(token, name, percents(cpu, memory, ago=-since))
+                sample = percents(cpu, memory, ago=-since, deviation=100.0 * (since % 7))
+                snapshot.live.set_sample(token, name, sample)
         case ("no sample", name):
             fresh.samples.pop(name, None)
             for token in TOKENS:

@@ -13,12 +13,14 @@ from berth.api.config.nodeload.trimaran import (
 )
 from berth.api.config.presets import DEFAULT
 from berth.cluster.snapshot import Snapshot
+from berth.framework.cycle import rank
 from berth.messages.livedata import NodeSample
 from berth.plugins.nodeload.trimaran import LoadVariationRiskBalancing, TargetLoadPacking
 from berth.plugins.registry import BUILT_IN
 from berth.profiles.configuration import profiles_of
 from harness.builders.loads import NOW, measured, percents, points, using
-from harness.builders.objects import a_container, a_pod
+from harness.builders.objects import a_container, a_pod, first_attempt
+from harness.builders.profiles import profile_of
 
 CORE = using(limits={"cpu": "1"}, memory="1Gi")  # 10 % of a node
 
@@ -134,6 +136,16 @@ def test_newcomers_count_for_both():
     snapshot.place(using("promised", cpu="1"), "a")
     # (0.5 + 0.1 + 0.1 + 0.2) / 2 = 0.45
     assert points(LoadVariationRiskBalancing(how), snapshot, using(cpu="1", memory="0")) == {"a": 55}
+
+
+def test_a_node_whose_deviation_alone_has_changed_is_scored_again():
+    how, pod = LoadVariationRiskBalancingArgs(), using(cpu="1", memory="0")
+    readings, profile = balancing_readings(how), profile_of(LoadVariationRiskBalancing(how))
+    snapshot = measured({"a": percents(50, 10, deviation=2000.0), "b": percents(50, 10, deviation=0.0)}, *readings)
+    for best, other in (("b", "a"), ("a", "b")):
+        found = rank(pod, snapshot, profile, attempt=first_attempt(pod)).candidates
+        assert [each.node for each in found] == [best, other]
+        snapshot.live.set_sample(readings[0].query.token, "b", percents(50, 10, deviation=8000.0))
 
 
 FILE = """\

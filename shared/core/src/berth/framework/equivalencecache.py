@@ -149,13 +149,11 @@ class ClassResults:
         self._filters_of_nodes = [f for f in self._filters if not f.reads_pods]
         self._live_filters = _LiveChanges("Filter", self._filters)
         self._live_scores: _LiveChanges[ScorePlugin] = _LiveChanges("Score", ())
-        self._live_others: _LiveChanges[ScorePlugin] = _LiveChanges("Score", ())
         self._scores: list[WeightedScore] | None = None
         self._filtered = self._scored = -1
         self.score_refreshes = 0  # how often the scores were brought up to date
         self.local_scores: LocalScores | None = None  # of the last cycle
         self._another = AnotherPod(pod, cache.snapshot)
-        self._another_version = -1
         self._has_another: Mask
         self._codes: npt.NDArray[np.int32]
         self._fits: Mask
@@ -191,7 +189,8 @@ class ClassResults:
             self._evaluate_filters(moved, self._filters_of_pods)
             self._evaluate_filters(changed.nodes, self._filters_of_nodes)
             for plugin, found in live:
-                self._evaluate_filters(_others(found.rows, moved), (plugin,))
+                if found.rows is None or not moved.issuperset(found.rows):
+                    self._evaluate_filters(_others(found.rows, moved), (plugin,))
         self._filtered = snapshot.version
         self._live_filters.keep(live)
         return self._verdicts
@@ -210,8 +209,13 @@ class ClassResults:
             self._evaluate_scores(moved, self._columns_of_pods)
             self._evaluate_scores(changed.nodes, self._columns_of_nodes)
             for plugin, found in live:
-                self._evaluate_scores(_others(found.rows, moved), (self._score_columns[plugin.name],))
+                if found.rows is None or not moved.issuperset(found.rows):
+                    self._evaluate_scores(_others(found.rows, moved), (self._score_columns[plugin.name],))
             changed = _with_live(changed, live)
+        if changed is None:
+            self._has_another[:] = False
+        elif moved := changed.nodes | changed.pods:
+            self._has_another[list(moved)] = False
         self._scored = snapshot.version
         self._live_scores.keep(live)
         self.score_refreshes += 1
@@ -220,6 +224,8 @@ class ClassResults:
     def scores_with_another(self, rows: RowIndex) -> dict[str, npt.NDArray[np.float64]]:
         """The raw scores of these rows with one more pod of the class on each, of the plugins that read pods.
 
+        Call after ``refresh_scores``.
+
         The mean over up to ``SEVERAL`` more pods that fit beside the incoming one; exactly one where scores are
         normalized.
         """
@@ -227,7 +233,6 @@ class ClassResults:
         if not columns:
             return {}
         # Only for these rows: the best nodes of one cycle are mostly the previous one's.
-        self._forget_changed()
         missing = rows[~self._has_another[rows]]
         if len(missing):
             if len(missing) <= _FEW or self._cache.snapshot.columns.large:  # columns round the room in large amounts
@@ -236,19 +241,6 @@ class ClassResults:
                 self._score_with_another(missing)
             self._has_another[missing] = True
         return {column.plugin.name: column.with_another[rows] for column in columns}
-
-    def _forget_changed(self) -> None:
-        snapshot, since = self._cache.snapshot, self._another_version
-        changed = snapshot.changed_since(since) if since >= 0 else None
-        live = self._live_others.read(snapshot)
-        if changed is not None:
-            changed = _with_live(changed, live)
-        if changed is None:
-            self._has_another[:] = False
-        elif rows := changed.nodes | changed.pods:
-            self._has_another[list(rows)] = False
-        self._another_version = snapshot.version
-        self._live_others.keep(live)
 
     def _score_with_another(self, rows: RowIndex) -> None:
         snapshot = self._cache.snapshot
@@ -276,7 +268,7 @@ class ClassResults:
 
     def _clear(self) -> None:
         self._capacity = self._cache.snapshot.columns.capacity
-        self._filtered = self._scored = self._another_version = -1
+        self._filtered = self._scored = -1
         self._has_another = np.zeros(self._capacity, dtype=np.bool_)
         self._codes = np.zeros((len(self._filters), self._capacity), dtype=np.int32)
         self._fits = np.zeros(self._capacity, dtype=np.bool_)
@@ -289,7 +281,7 @@ class ClassResults:
         self._columns_of_pods = [column for column in self._score_columns.values() if column.reads_pods]
         self._columns_of_nodes = [column for column in self._score_columns.values() if not column.reads_pods]
         plugins = [column.plugin for column in self._score_columns.values()]
-        self._live_scores, self._live_others = _LiveChanges("Score", plugins), _LiveChanges("Score", plugins)
+        self._live_scores = _LiveChanges("Score", plugins)
         self.local_scores = None
 
     def _pre_score(self) -> None:

@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 from berth.api.config.nodeload.queries import MEASURED, MeasuredResource
 from berth.api.pod import Container, Quantities, ResourceRequirements
 from berth.api.resources import CPU, pod_limits, read_amounts
-from berth.cluster.pods import EquivalenceClass
+from berth.cluster.pods import EquivalenceClass, PlacedPod
 
 # Of a pod with neither request nor limit: millicores, bytes.
 UNREQUESTED: Final[Mapping[MeasuredResource, int]] = {"cpu": 250, "memory": 200 * 1024 * 1024}
@@ -31,8 +31,12 @@ class ClassEstimates:
         self._known: WeakKeyDictionary[EquivalenceClass, Estimate] = WeakKeyDictionary()
         self._last: tuple[EquivalenceClass | None, Estimate] = None, ()
 
-    def of(self, pod_class: EquivalenceClass) -> Estimate:
+    def of_placed(self, placed: PlacedPod) -> Estimate:
         last, amounts = self._last  # newcomers of one node are mostly of one class
+        return amounts if placed.pod_class is last else self.of(placed.pod_class)
+
+    def of(self, pod_class: EquivalenceClass) -> Estimate:
+        last, amounts = self._last
         if pod_class is last:
             return amounts
         known = self._known.get(pod_class)

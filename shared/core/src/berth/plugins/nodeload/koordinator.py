@@ -41,7 +41,7 @@ from berth.api.config.nodeload.koordinator import (
     validate,
     weights_of,
 )
-from berth.api.config.nodeload.queries import MEASURED, LoadReading, MeasuredResource, by_resource
+from berth.api.config.nodeload.queries import MEASURED, LoadReading, MeasuredResource, Statistic, by_resource
 from berth.api.pod import Pod
 from berth.cluster.nodes import Nodes
 from berth.cluster.pods import PlacedPod
@@ -134,7 +134,7 @@ class LoadAwareScheduling(LoadScore):
         return float(max(scheduled, initialized))
 
     def _of_placed(self, placed: PlacedPod) -> Estimate:
-        return self._of(placed.pod).of(placed.pod_class)
+        return self._of(placed.pod).of_placed(placed)
 
     def estimate(self, state: CycleState, pod: Pod) -> Estimate:
         return self._of(pod).of(state.pod_class)
@@ -192,6 +192,8 @@ class FilteringLoadAwareScheduling(LoadAwareScheduling, LoadFilter):
 class ProdLoads(NodeLoads):
     """The part of each node's load that pods of koord-prod use."""
 
+    _moves_with_pods = True
+
     def __init__(
         self,
         snapshot: Snapshot,
@@ -218,8 +220,8 @@ class ProdLoads(NodeLoads):
         self._shown = RowSums(snapshot, 2 * len(MEASURED), shown)  # of all pods, then of koord-prod
         self._sums.append(self._shown)
 
-    def measured(self, resource: MeasuredResource) -> Measured:
-        whole, index = super().measured(resource), MEASURED.index(resource)
+    def measured(self, resource: MeasuredResource, statistic: Statistic | None = None) -> Measured:
+        whole, index = super().measured(resource, statistic), MEASURED.index(resource)
         of_all, of_prod = self._shown.columns[index], self._shown.columns[len(MEASURED) + index]
         share = np.divide(of_prod, of_all, out=np.zeros(len(of_all)), where=of_all > 0)
         amount = whole.amount * share

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from berth.api.config.nodeload.queries import MEASURED, LoadReading, MeasuredResource
+from berth.api.config.nodeload.queries import MEASURED, LoadReading, MeasuredResource, Statistic
 from berth.api.pod import Pod
 from berth.cluster.columns import grown
 from berth.cluster.pods import PlacedPod
@@ -66,6 +66,14 @@ class Measured:
         return 0 < self.nodes <= 2 * self.count
 
 
+class Line(NamedTuple):
+    """What an explanation says of a row, while less than ``fresh_seconds`` have passed since ``sampled_at``."""
+
+    sampled_at: float
+    fresh_seconds: float
+    text: str
+
+
 class Term(NamedTuple):
     """A resource of which enough nodes are known: float64[capacity] each, and its place in an estimate."""
 
@@ -78,6 +86,8 @@ class Term(NamedTuple):
 
 class NodeLoads:
     """The load of all nodes by one reading; up to date after :meth:`refresh`."""
+
+    _moves_with_pods = False  # what is measured
 
     def __init__(
         self,
@@ -101,7 +111,7 @@ class NodeLoads:
         # By row, when the estimate of the last of its pods begins to fade: infinite with an unbound pod. A range later
         # a sample changes none of its estimates.
         self._whole_until: Amount = np.zeros(0)
-        self._measured: dict[MeasuredResource, Measured] = {}
+        self._measured: dict[tuple[MeasuredResource, Statistic], Measured] = {}
         self._terms: dict[Sequence[MeasuredResource], Sequence[Term]] = {}
         self._seen = self._sampled = self._step = -1
         self._now = self._expires = -math.inf
@@ -109,8 +119,7 @@ class NodeLoads:
         self._changed: dict[int, int] = {}  # row to the version that changed it last, in that order
         self._last_changed: Collection[int] = ()  # by the last version
         self._all_changed = 0  # the last version that may have changed every row
-        # What explanations say of a row, with the age of its sample; kept until the row changes.
-        self.lines: dict[int, tuple[int | None, str]] = {}
+        self.lines: dict[int, Line] = {}  # what explanations say of rows, until these change
 
     def refresh(self) -> None:
         """Call before anything is read, in each cycle."""
@@ -129,7 +138,10 @@ class NodeLoads:
         samples, snapshot = self._samples, self._snapshot
         changed = snapshot.changed_since(self._seen) if self._seen >= 0 else None
         is_stale = changed is None or changed.nodes or samples.version != self._sampled or self._now > self._expires
-        faded = self._fade() if is_due or changed is None else self._fade_sampled(samples.changed_since(self._sampled))
+        sampled = samples.changed_since(self._sampled) if samples.version != self._sampled else ()
+        for row in sampled:
+            self.lines.pop(row, None)
+        faded = self._fade() if is_due or changed is None else self._fade_sampled(sampled)
         rows: AbstractSet[int]
         if changed is None:
             rows = set(range(snapshot.size))
@@ -137,8 +149,11 @@ class NodeLoads:
             rows = {*changed.nodes, *changed.pods, *changed.pods_updated, *faded}
         for sums in self._sums:
             sums.refresh(rows)
-        moved = self._measure_again() if is_stale else ()
-        self._terms.clear()
+        moved: Collection[int] | None = ()
+        if is_stale:
+            moved = self._measure_again()
+        if is_stale or self._moves_with_pods:
+            self._terms.clear()
         self._note(None if changed is None or moved is None else {*rows, *moved})
 
     def _note(self, rows: Collection[int] | None) -> None:
@@ -202,8 +217,8 @@ class NodeLoads:
         """The rows whose measured load has changed, of unknown nodes by the mean; None if it may be all."""
         before, self._measured = self._measured, {}
         rows: list[int] = []
-        for resource, then in before.items():
-            now = self.measured(resource)
+        for (resource, statistic), then in before.items():
+            now = NodeLoads.measured(self, resource, statistic)
             if len(then.known) != len(now.known) or then.is_enough != now.is_enough:
                 return None
             differs = (then.amount != now.amount) | (then.known != now.known) | (then.allocatable != now.allocatable)
@@ -237,15 +252,17 @@ class NodeLoads:
         since = self._as_of.item(placed.row) - hold - placed.bound_at
         return min(1.0, max(0.0, 1 - since / self._range))
 
-    def measured(self, resource: MeasuredResource) -> Measured:
-        known = self._measured.get(resource)
+    def measured(self, resource: MeasuredResource, statistic: Statistic | None = None) -> Measured:
+        """By the reading's statistic, or another one of its query."""
+        asked = resource, statistic or self._statistic
+        known = self._measured.get(asked)
         if known is None:
-            known = self._measured[resource] = self._measure(resource)
+            known = self._measured[asked] = self._measure(*asked)
         return known
 
-    def _measure(self, resource: MeasuredResource) -> Measured:
+    def _measure(self, resource: MeasuredResource, statistic: Statistic) -> Measured:
         columns, samples = self._snapshot.columns, self._samples
-        amount = samples.usage(resource, self._statistic)
+        amount = samples.usage(resource, statistic)
         allocatable = np.maximum(columns.allocatable.of(resource), 1.0)
         known = columns.exists & (self._snapshot.live.now - samples.sampled_at <= self._maximum_age) & ~np.isnan(amount)
         count = int(np.count_nonzero(known))
@@ -277,10 +294,13 @@ class NodeLoads:
             ]
         return found
 
-    def age(self, row: int) -> int | None:
-        """Whole seconds since the row's sample; None without one."""
-        sampled_at = self._samples.sampled_at.item(row)
-        return None if math.isnan(sampled_at) else round(max(self._snapshot.live.now - sampled_at, 0.0))
+    def sampled_at(self, row: int) -> float:
+        """The time of the row's sample, in Unix seconds; NaN without one."""
+        return self._samples.sampled_at.item(row)
+
+    @property
+    def now(self) -> float:
+        return self._now
 
     def newcomers_on(self, row: int) -> int:
         """How many pods of the row count with an estimate."""

@@ -17,7 +17,7 @@ import numpy as np
 from berth.api.config.nodeload.queries import MEASURED, LoadReading, MeasuredResource, Statistic
 from berth.api.pod import Pod
 from berth.cluster.nodes import NodeInfo, Nodes
-from berth.cluster.pods import EquivalenceClass, PlacedPod
+from berth.cluster.pods import EquivalenceClass
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, EventHint, LiveDataUpdate, Resource, nothing, was_placed
 from berth.framework.interface import (
@@ -33,7 +33,7 @@ from berth.framework.interface import (
 from berth.framework.status import SUCCESS, CycleState, Status, Verdicts
 from berth.messages.livedata import BANDWIDTH, LiveSource, MeasuredUsage, decode_sample
 from berth.plugins.nodeload.estimates import ClassEstimates, Estimate
-from berth.plugins.nodeload.loads import Amount, Measured, NodeLoads
+from berth.plugins.nodeload.loads import Amount, Line, Measured, NodeLoads
 
 # In texts for people.
 WORDS: Final[Mapping[MeasuredResource, str]] = {"cpu": "CPU", "memory": "memory"}
@@ -101,13 +101,14 @@ class LoadScore(VectorScorePlugin, VectorExplainingPlugin):
         left_out = "; ".join([_left_out(each, loads, known) for each in self.resources if each not in known])
         if not known:
             return [left_out] * len(nodes)
-        lines, kept = [], loads.lines
-        for row in nodes.rows.tolist():
-            age, line = loads.age(row), kept.get(row)
-            if line is None or line[0] != age:
-                line = kept[row] = age, _line(row, age, loads, known)
-            lines.append(f"{line[1]}; {left_out}" if left_out else line[1])
-        return lines
+        kept, now = loads.lines, loads.now
+        lines = [
+            line.text
+            if (line := kept.get(row)) is not None and now - line.sampled_at < line.fresh_seconds
+            else _new_line(row, loads, known)
+            for row in nodes.rows.tolist()
+        ]
+        return [f"{line}; {left_out}" for line in lines] if left_out else lines
 
 
 class OneReadingScore(LoadScore, LivePlugin):
@@ -131,12 +132,9 @@ class OneReadingScore(LoadScore, LivePlugin):
         return self._loads(snapshot)
 
     def _loads(self, snapshot: Snapshot) -> NodeLoads:
-        loads = snapshot.derived(self, lambda: NodeLoads(snapshot, self.reading, self._of_placed))
+        loads = snapshot.derived(self, lambda: NodeLoads(snapshot, self.reading, self._estimates.of_placed))
         loads.refresh()
         return loads
-
-    def _of_placed(self, placed: PlacedPod) -> Estimate:
-        return self._estimates.of(placed.pod_class)
 
     def row_changes(self, snapshot: Snapshot, since: int) -> RowChanges:
         loads = self._loads(snapshot)
@@ -155,6 +153,18 @@ class Loads:
 
     def share(self, resource: MeasuredResource) -> Amount:
         return self.used[resource] / self.allocatable[resource]
+
+
+def _new_line(row: int, loads: NodeLoads, resources: Sequence[MeasuredResource]) -> str:
+    """The row's line, which is kept until its age is another number."""
+    sampled_at = loads.sampled_at(row)
+    if math.isnan(sampled_at):
+        line = Line(math.inf, 0.0, _line(row, None, loads, resources))
+    else:
+        age = round(max(loads.now - sampled_at, 0.0))
+        line = Line(sampled_at, age + 0.5, _line(row, age, loads, resources))
+    loads.lines[row] = line
+    return line.text
 
 
 def _line(row: int, age: int | None, loads: NodeLoads, resources: Sequence[MeasuredResource]) -> str:

@@ -38,11 +38,9 @@ from berth.api.config.nodeload.trimaran import (
 )
 from berth.api.pod import Pod
 from berth.cluster.nodes import Nodes
-from berth.cluster.snapshot import Snapshot
-from berth.framework.interface import Reads
 from berth.plugins.factory import PluginFactory
 from berth.plugins.nodeload.estimates import packed, requested
-from berth.plugins.nodeload.loads import Amount, NodeLoads
+from berth.plugins.nodeload.loads import Amount
 from berth.plugins.nodeload.scoring import Loads, OneReadingScore
 
 
@@ -71,20 +69,20 @@ class LoadVariationRiskBalancing(OneReadingScore):
     """Prefers nodes whose load is low and steady, as Trimaran's plugin does."""
 
     name: ClassVar[str] = LOAD_VARIATION_RISK_BALANCING
-    reads = Reads.ANYTHING  # also the deviations, whose changes are not reported
 
     def __init__(self, args: LoadVariationRiskBalancingArgs) -> None:
         self._margin = args.safe_variance_margin if args.safe_variance_margin >= 0 else 1.0
         self._sensitivity = args.safe_variance_sensitivity if args.safe_variance_sensitivity >= 0 else 1.0
-        reading, self._deviation = balancing_readings(args)
+        reading, deviations = balancing_readings(args)
+        self._deviation = deviations.statistic
         super().__init__(reading, MEASURED, requested)
 
     def points(self, pod: Pod, nodes: Nodes, loads: Loads) -> Amount:
-        deviations = self._deviations(nodes.snapshot)
+        of_nodes = self.loads_for(pod, nodes.snapshot)
         scores = []
         for resource in loads.used:
-            measured = deviations.measured(resource)
-            share = np.clip(nodes.take(measured.amount / measured.allocatable), 0.0, 1.0)
+            measured = of_nodes.measured(resource, self._deviation)
+            share = np.clip(nodes.take(measured.amount) / nodes.take(measured.allocatable), 0.0, 1.0)
             risk = (np.clip(loads.share(resource), 0.0, 1.0) + self._of_deviation(share)) / 2
             scores.append((1 - risk) * 100)
         lower: Amount = np.minimum.reduce(scores)
@@ -93,11 +91,6 @@ class LoadVariationRiskBalancing(OneReadingScore):
     def _of_deviation(self, share: Amount) -> Amount:
         root: Amount = np.floor(share) if self._sensitivity == 0 else np.power(share, 1 / self._sensitivity)
         return np.clip(self._margin * root, 0.0, 1.0)
-
-    def _deviations(self, snapshot: Snapshot) -> NodeLoads:
-        loads = snapshot.derived((self, self._deviation), lambda: NodeLoads(snapshot, self._deviation, lambda _: None))
-        loads.refresh()
-        return loads
 
 
 PACKING_FACTORY: Final = PluginFactory(
