@@ -63,6 +63,8 @@ class SimulatedApiServer:
         self.is_down = False
         self.forbidden: set[tuple[str, str]] = set()
         """Pods whose Binding a policy refuses, by namespace and name."""
+        self.denied: set[str] = set()
+        """Uids of pods of which it has refused one."""
         self.observers: list[Callable[[ApiRequest], None]] = []
         self.answered: list[Callable[[ApiRequest, Response], None]] = []
         self.on_sending: list[Callable[[SimulatedProcess, str, Route], None]] = []
@@ -101,6 +103,7 @@ class SimulatedApiServer:
             case "POST" if route.subresource == "binding":
                 name = route.name or (request.body.get("metadata") or {}).get("name", "")
                 if (route.namespace, name) in self.forbidden:
+                    self.denied.add((request.body.get("metadata") or {}).get("uid", ""))
                     raise StatusError(422, "Invalid", f'a policy denies the Binding of "{name}"')
                 bindings.bind(resources, route.namespace, name, request.body)
                 return _ok(status.success(HTTPStatus.CREATED), HTTPStatus.CREATED)

@@ -119,8 +119,8 @@ class GroupUsers:
         self.add_claim: Callable[[str], object] = lambda _name: None
         self.ends_at = 0.0
         """When they do the last of what they are about to do."""
-        self.forbidden: dict[GroupKey, float] = {}
-        """Fresh groups whose leader no Binding may bind, and since when."""
+        self.forbidden: dict[GroupKey, tuple[str, float]] = {}
+        """Fresh groups whose leader no Binding may bind: its name, and since when."""
         self._at_next_pending: list[Callable[[Gang], object]] = []
         world.bus.on_stored.append(self._on_stored)
         world.api.store.table(PODS).listeners[self._on_pod] = None
@@ -181,10 +181,13 @@ class GroupUsers:
         if not fresh:
             gang.leader = gang.members[0]
             self._begin(gang)
+        self._forbid(gang)
+
+    def _forbid(self, gang: Gang) -> None:
         self._touch(gang, "leader forbidden")
         key = (gang.key.namespace, gang.leader)
         self._world.api.forbidden.add(key)
-        self.forbidden[gang.key] = self._world.now
+        self.forbidden[gang.key] = gang.leader, self._world.now
         self._later(self._allow, gang, key, after=self._chance.uniform(3.0, 12.0))
 
     def _allow(self, gang: Gang, key: tuple[str, str]) -> None:
@@ -628,16 +631,19 @@ class GroupInvariants:
         if change.before is not None and change.before.value["spec"].get("nodeName"):
             return
         pod = decoded(change.after)
-        since = self._users.forbidden.get(group_of(pod)) if pod is not None else None
-        if since is not None and self._world.now - since > REHEARSED_SECONDS and self._needs_all(group_of(pod)):
+        key = None if pod is None else group_of(pod)
+        if key is None:
+            return
+        leader, since = self._users.forbidden.get(key, ("", self._world.now))
+        if self._world.now - since > REHEARSED_SECONDS and self._needs_all(key, leader):
             self._world.problem(f"{pod.key} is bound, and a policy denies the Binding of its group's leader")
-        if self._world.is_calm and pod is not None and (key := group_of(pod)) is not None:
+        if self._world.is_calm:
             self._world.in_world(self._check_whole, key, self._world.now, after=WHOLE_SECONDS)
 
-    def _needs_all(self, key: GroupKey) -> bool:
-        """Whether no member is more than the minimum, which somebody may have lowered."""
-        group = self.groups().get(key)
-        return group is not None and group.minimum >= sum(1 for _ in self.pods_of(key))
+    def _needs_all(self, key: GroupKey, leader: str) -> bool:
+        """Whether no member is more than the minimum, which somebody may have lowered, and the leader still is one."""
+        group, names = self.groups().get(key), [pod.metadata.name for pod in self.pods_of(key)]
+        return group is not None and group.minimum >= len(names) and leader in names
 
     def _check_whole(self, key: GroupKey, bound_at: float) -> None:
         """Without a fault, and where nobody has meddled, a group stays partly bound for no longer than its Bindings."""

@@ -708,7 +708,7 @@ class Messages:
     def _check_error(self, subject: str, uid: str) -> None:
         """A node, a pod or a message of somebody else costs a pod no error."""
         pod = next((each for each in self._world.pods() if each["metadata"]["uid"] == uid), None)
-        is_unlucky = self.devices is not None and uid in self.devices.unlucky
+        is_unlucky = uid in self._world.api.denied or (self.devices is not None and uid in self.devices.unlucky)
         if pod is None or uid in self._world.touched or is_unlucky:
             return
         labels = pod["metadata"].get("labels", {})
