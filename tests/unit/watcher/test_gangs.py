@@ -387,6 +387,19 @@ def test_the_room_of_a_lost_member_is_left_to_its_replacement_for_a_second():
     assert watcher.pods_published == ["single", "single"]
 
 
+def test_a_member_that_begins_to_terminate_helps_no_other_group_for_a_second():
+    pods = [bound(pod) for pod in members(2, "old")]
+    unlike = [a_member("fresh-0", "fresh"), a_member("fresh-1", "fresh", cpu="2")]
+    watcher = a_watcher(a_pod_group("old", 2), a_pod_group("fresh", 2), *pods, *unlike)
+    watcher.decide("~fresh", Outcome.UNSCHEDULABLE, blockers=["NodeResourcesFit"], positions=covering(watcher))
+    watcher.advance(20)
+    watcher.show(bound(a_member("old-0", "old", deleted=True)))
+    watcher.delete(pods[0])
+    assert len(watcher.groups_published) == 1
+    watcher.advance(1.0)
+    assert len(watcher.groups_published) == 2
+
+
 def test_the_room_of_a_group_that_ends_helps_at_once():
     pods = [bound(pod) for pod in members(2, "old")]
     watcher = a_watcher(a_pod_group("old", 2), *pods, a_pod("single"))

@@ -66,9 +66,9 @@ from berth_watcher.mirror import (
 from berth_watcher.queue.answers import QueueAnswers
 from berth_watcher.queue.earmarks import ShownEarmarks
 from berth_watcher.queue.groups import GroupEntry, QueuedGroup
-from berth_watcher.queue.hints import QueueingHints, UnschedulablePods
+from berth_watcher.queue.hints import POD_LEAVES, QueueingHints, UnschedulablePods
 from berth_watcher.queue.queuedpod import EventClock, QueuedPod, Stage, Timestamp, always
-from berth_watcher.queue.requeue import ROOM_FREED, Requeue
+from berth_watcher.queue.requeue import Requeue
 from berth_watcher.queue.schedulingqueue import QueuePlugins, SchedulingQueue
 from berth_watcher.settings import AttemptSettings
 from berth_watcher.stages.decisions import Decisions
@@ -374,7 +374,8 @@ class WatcherCore:
 
     def _on_cluster_event(self, event: ClusterEvent, old: object, new: object, number: int) -> None:
         broken = None
-        if event == ROOM_FREED and len(self._grouping) and isinstance(old, Pod):
+        # A pod that begins to terminate wakes too, and may be gone by the time of the attempt.
+        if POD_LEAVES.matches(event) and len(self._grouping) and isinstance(old, Pod):
             broken = self._grouping.broken(old.uid)
         if broken is None:
             self._requeue.on_cluster_event(event, old, new, number)

@@ -352,7 +352,7 @@ _POD_ADDED: Final = ClusterEvent(Resource.POD, Action.ADD)
 # Of a pod on any node: it now matches an anti-affinity term or a spread constraint, or no affinity term any more.
 _POD_COUNTED: Final = ClusterEvent(Resource.POD, Action.ADD | Action.UPDATE_POD_LABEL)
 # Of a pod on another node: an affinity term loses its pod, or the domain with the fewest pods has fewer.
-_POD_LEAVES: Final = ClusterEvent(Resource.POD, Action.DELETE | Action.UPDATE_POD_TERMINATING)
+POD_LEAVES: Final = ClusterEvent(Resource.POD, Action.DELETE | Action.UPDATE_POD_TERMINATING)
 # By another scheduler. When berth nominates a pod, it has counted its equals and ends less important nominations.
 _NOMINATED: Final = ClusterEvent(Resource.NOMINATION, Action.ADD)
 _NAMESPACE_CHANGED: Final = ClusterEvent(Resource.NAMESPACE, Action.ADD | Action.DELETE | Action.UPDATE)
@@ -379,7 +379,7 @@ AWAITED: Final = (
     _DOMAINS_CHANGED,
     _ROOM_TAKEN,
     _POD_COUNTED,
-    _POD_LEAVES,
+    POD_LEAVES,
     _NOMINATED,
     _NAMESPACE_CHANGED,
     *_VOLUMES_CHANGED,
@@ -494,7 +494,7 @@ def _concerns_volumes(pod: Pod, event: ClusterEvent, old: object, new: object, *
 
 
 def _is_lost_to_pod(pod: Pod, event: ClusterEvent, old: object, new: object, *, here: bool) -> bool:
-    if isinstance(old, Pod) and _POD_LEAVES.matches(event):
+    if isinstance(old, Pod) and POD_LEAVES.matches(event):
         return not here and _depends_on_pods(pod)
     if not isinstance(new, Pod):
         return False
