@@ -9,10 +9,12 @@ import msgspec
 
 from berth.api.pod import priority_of
 from berth.api.podgroups import Members, refusal_of
+from berth.framework.events import NO_ACTION, ClusterEvent, Resource
 from berth.framework.plugincalls import ONE_TIME, default_sort_key
 from berth.groups import domains as domains_of_groups
 from berth.groups import evictions as evictions_of_groups
 from berth.groups import planner
+from berth.messages.earmarks import Earmark
 from berth.messages.groupattempts import GroupMessage
 from berth.plugins import podgrouptopology
 from berth.ranking import groupranker
@@ -21,9 +23,11 @@ from berth_binder.attempts import groupexamination
 from berth_binder.attempts import groups as groups_of_binder
 from berth_binder.core import BinderCore
 from berth_binder.decisions import groupcheck, groupreports
+from berth_watcher import core as watcher_core
 from berth_watcher import grouping
+from berth_watcher.attempts import Attempts
 from berth_watcher.queue import groups as groups_of_queue
-from berth_watcher.queue.groups import GroupEntry, GroupGate, Way
+from berth_watcher.queue.groups import GroupEntry, GroupGate, Groups, Way
 from berth_watcher.queue.queuedpod import Stage
 from berth_watcher.queue.requeue import Requeue, Wait
 from berth_watcher.queue.schedulingqueue import Place, SchedulingQueue
@@ -55,6 +59,69 @@ def _gates_say_nothing() -> list[Replacement]:
 
 def _losses_help_at_once() -> list[Replacement]:
     return [(grouping, "REPLACEMENT_SECONDS", 0.0)]
+
+
+def _pods_join_in_flight() -> list[Replacement]:
+    """A pod is published with its group while an attempt of its own is under way."""
+    by_itself = grouping._BY_ITSELF | {Stage.IN_FLIGHT}
+    return [(grouping, "_BY_ITSELF", by_itself), (grouping, "_UNDECIDED", frozenset())]
+
+
+def _pods_leave_in_flight() -> list[Replacement]:
+    """A pod is tried alone while the group that it named before is in flight with it."""
+    observe = Groups.observe_pod
+
+    def observed(self: Any, pod: Any, now: float) -> Any:
+        group = self.of(pod.uid)
+        if group is None or not group.is_in_flight:
+            return observe(self, pod, now)
+        group.is_in_flight = False
+        changed = observe(self, pod, now)
+        group.is_in_flight, group.has_changed = True, bool(changed)
+        return changed
+
+    return [(Groups, "observe_pod", observed)]
+
+
+def _begun_groups_wait_in_line() -> list[Replacement]:
+    update = grouping.Grouping.update_entry
+
+    def updated(self: Any, entry: Any, members: Any) -> bool:
+        at_front, has_moved = entry.at_front, update(self, entry, members)
+        entry.at_front = at_front
+        return has_moved
+
+    return [(grouping.Grouping, "update_entry", updated)]
+
+
+def _failed_groups_keep_their_place() -> list[Replacement]:
+    fail = Requeue._fail
+
+    def failed(self: Any, pod: Any, failed_at: Any) -> None:
+        timestamp = pod.timestamp
+        fail(self, pod, failed_at)
+        if isinstance(pod, GroupEntry):
+            pod.timestamp = timestamp
+
+    return [(Requeue, "_fail", failed)]
+
+
+def _members_have_no_numbers() -> list[Replacement]:
+    """A message of a group counts as no attempt of its members."""
+    publish = Attempts.publish_group
+
+    def published(self: Any, entry: Any, members: Any, **more: Any) -> Any:
+        before = [(member, member.attempt) for member in members]
+        effects = publish(self, entry, members, **more)
+        for member, attempt in before:
+            member.attempt = attempt
+        return effects
+
+    return [(Attempts, "publish_group", published)]
+
+
+def _changes_in_flight_are_forgotten() -> list[Replacement]:
+    return [(groups_of_queue.QueuedGroup, "has_changed", property(lambda _: False, lambda *_: None))]
 
 
 def _highest_priority_counts() -> list[Replacement]:
@@ -113,6 +180,25 @@ def _nobody_is_none() -> list[Replacement]:
     return [(Members, "wanted", Members.need)]
 
 
+def _new_members_wake_nobody() -> list[Replacement]:
+    def observe(self: Any, uid: str, pod: Any) -> None:
+        now = self._clock.now
+        if pod is None:
+            self._groups.remove_pod(uid, now)
+        else:
+            self._groups.observe_pod(pod, now)
+
+    return [(grouping.Grouping, "observe_pod", observe)]
+
+
+def _pod_groups_wake_nobody() -> list[Replacement]:
+    return [(grouping.Grouping, "observe_group", lambda self, form: self._groups.observe_group(form) and None)]
+
+
+def _earmarks_wake_nobody() -> list[Replacement]:
+    return [(watcher_core, "EARMARK_ENDED", ClusterEvent(Resource.EARMARK, NO_ACTION))]
+
+
 # --- the scorer
 
 
@@ -155,6 +241,16 @@ def _evicts_for_one_member() -> list[Replacement]:
     return [(groupranker, "plan_evictions", for_one), (groupexamination, "plan_evictions", for_one)]
 
 
+def _groups_are_evicted_in_parts() -> list[Replacement]:
+    """Of a group that goes as one, single members go."""
+    units = evictions_of_groups._units_of_group
+
+    def of_loose(group: Any, *rest: Any) -> Any:
+        return units(msgspec.structs.replace(group, goes_as_one=False), *rest)
+
+    return [(evictions_of_groups, "_units_of_group", of_loose)]
+
+
 def _what_is_going_stays() -> list[Replacement]:
     """Pods that are being deleted keep their room in the search for evictions."""
 
@@ -179,6 +275,19 @@ def _what_is_going_stays() -> list[Replacement]:
 def _members_alone_are_bound() -> list[Replacement]:
     """A ranking of a member alone is believed."""
     return [(groupcheck, "refuses_single", lambda *_: False)]
+
+
+def _minimums_of_messages_are_believed() -> list[Replacement]:
+    """The minimum is that of the message."""
+    examine = groupexamination.GroupExaminer._examination
+
+    def examined(self: Any, group: Any, _shown: Any, ready: Any) -> Any:
+        return examine(self, group, group.latest.ranked.group, ready)
+
+    return [
+        (groupexamination.GroupExaminer, "_examination", examined),
+        (groups_of_binder.GroupBinding, "_check_again", lambda *_: None),
+    ]
 
 
 def _volumes_of_groups_are_not_awaited() -> list[Replacement]:
@@ -242,6 +351,43 @@ def _scheduled_before_it_is() -> list[Replacement]:
     return [(groupreports.GroupReports, "_look_at", looked_at)]
 
 
+def _some_members_are_enough() -> list[Replacement]:
+    return [
+        (groupcheck._Examining, "is_enough", property(lambda self: bool(self.nodes))),
+        (groups_of_binder.GroupBinding, "_check_again", lambda *_: None),
+    ]
+
+
+def _groups_hold_their_room() -> list[Replacement]:
+    """A group that cannot be bound keeps what it has assumed until it can be."""
+
+    def fail(self: Any, group: Any, verdict: Any) -> Any:
+        group.verdict, group.phase = verdict, groups_of_binder.GroupPhase.UNDOING
+        group.todo.clear()
+        group.members.clear()
+        return self._finish(group)
+
+    return [(groups_of_binder.GroupBinding, "_fail", fail)]
+
+
+def _no_rehearsal() -> list[Replacement]:
+    return [(groups_of_binder.GroupBinding, "_rehearsed_members", lambda *_: [])]
+
+
+# --- several services
+
+
+def _members_go_alone() -> list[Replacement]:
+    return [
+        (grouping.Grouping, "_gate", lambda *_: GroupGate(Way.ONE_BY_ONE)),
+        (groupcheck, "refuses_single", lambda *_: False),
+    ]
+
+
+def _newcomers_take_earmarked_nodes() -> list[Replacement]:
+    return [(Earmark, "keeps_out", lambda *_: False)]
+
+
 # --- the table
 
 CALM: Final = replace(
@@ -290,128 +436,155 @@ STREAMS: Final = replace(
     warm_up=(6.0, 6.0),
 )  # fmt: skip
 MOVED: Final = replace(STREAMS, things=("add_large_gang", *("move_member",) * 6), acts=(12, 20), seconds=(6.0, 8.0))
+IN_LINE: Final = replace(
+    STREAMS, things=("add_large_gang", "add_gang", "add_gang"), acts=(6, 8), nodes=(2, 2), gangs=(2, 3)
+)
+JOINED: Final = replace(
+    MOVED,
+    things=("add_stream", "add_gang", "add_gang", *("move_member",) * 6),
+    window_floors=(64,),
+    gangs=(2, 3),
+    nodes=(2, 2),
+)
 FURTHER: Final = replace(ZONES, things=("add_gang", "delete_member", "delete_pod"), acts=(8, 12), gangs=(3, 4))
 VICTIMS: Final = replace(IMPORTANT_GANGS, kinds=("plain",), pods=(4, 6), graces=(30,))
+CHANGES: Final = replace(CALM, things=("add_gang", "change_in_flight", "change_in_flight"), acts=(8, 12), nodes=(2, 3))
+RACES: Final = replace(GROUPS, gangs=(4, 6), nodes=(2, 3), scorers=(4, 8), fault_counts=(0,), window_floors=(64,))
+"""Several groups that want the same nodes, planned by scorers that do not know of each other yet."""
+LEADERS: Final = replace(GROUPS, gangs=(3, 5), things=("add_gang", "forbid_leader"), acts=(6, 10))
+GROUPS_WITHOUT_FAULTS: Final = replace(GROUPS, fault_counts=(0,))
+
+EARMARKED: Final = replace(
+    GROUPS,
+    things=(*("add_pod",) * 6, *("delete_pod",) * 6, "add_gang", "delete_gang"),
+    kinds=("plain",),
+    acts=(20, 30),
+    nodes=(1, 2),
+    pods=(4, 8),
+    gangs=(2, 3),
+    fault_counts=(0, 0, 1),
+    earmark_seconds=(1, 2),
+)
+"""Groups that wait beside pods that come and go."""
 
 GROUP_MUTATIONS: Final[dict[str, Mutation]] = {
-    "open-gates": Mutation(
-        rule="a fresh group waits for its minimum (3.17)", seeds=50, replace=_open_gates, focus=GATES
-    ),
+    "open-gates": Mutation("a fresh group waits for its minimum (3.17)", 50, _open_gates, GATES),
     "begun-groups-wait": Mutation(
-        rule="a begun group goes on with the members that exist (3.17)",
-        seeds=100,
-        replace=_begun_groups_wait,
-        focus=LOSSES,
+        "a begun group goes on with the members that exist (3.17)", 100, _begun_groups_wait, LOSSES
     ),
-    "gates-say-nothing": Mutation(
-        rule="a gate says what is missing", seeds=50, replace=_gates_say_nothing, focus=GATES
-    ),
+    "gates-say-nothing": Mutation("a gate says what is missing", 50, _gates_say_nothing, GATES),
     "losses-help-at-once": Mutation(
-        rule="the room of a lost member is left to its replacement for a second",
-        seeds=200,
-        replace=_losses_help_at_once,
-        focus=PLACES,
+        "the room of a lost member is left to its replacement for a second", 200, _losses_help_at_once, PLACES
     ),
     "highest-priority-counts": Mutation(
-        rule="a group has the lowest priority of its members (3.18)",
-        seeds=200,
-        replace=_highest_priority_counts,
-        focus=IMPORTANT_GANGS,
+        "a group has the lowest priority of its members (3.18)", 200, _highest_priority_counts, IMPORTANT_GANGS
     ),
     "groups-do-not-back-off": Mutation(
-        rule="a group backs off after an error (3.20)", seeds=100, replace=_groups_do_not_back_off, focus=FORBIDDEN
+        "a group backs off after an error (3.20)", 100, _groups_do_not_back_off, FORBIDDEN
     ),
-    "groups-need-no-slots": Mutation(
-        rule="a group takes a slot for each member (3.18)", seeds=100, replace=_groups_need_no_slots, focus=CROWDS
-    ),
+    "groups-need-no-slots": Mutation("a group takes a slot for each member (3.18)", 100, _groups_need_no_slots, CROWDS),
     "volumes-of-groups-not-awaited": Mutation(
-        rule="all members are ready before the first Binding (5.20)",
-        seeds=100,
-        replace=_volumes_of_groups_are_not_awaited,
-        focus=ZONES,
+        "all members are ready before the first Binding (5.20)", 100, _volumes_of_groups_are_not_awaited, ZONES
     ),
     "all-requests-for-groups": Mutation(
-        rule="groups leave a quarter of the requests to others (5.20)",
-        seeds=50,
-        replace=_groups_take_all_requests,
-        focus=WAVES,
+        "groups leave a quarter of the requests to others (5.20)", 50, _groups_take_all_requests, WAVES
     ),
     "members-not-fenced": Mutation(
-        rule="a takeover fences the members of groups in RANKED (5.21)",
-        seeds=100,
-        replace=_members_are_not_fenced,
-        focus=LOST,
+        "a takeover fences the members of groups in RANKED (5.21)", 100, _members_are_not_fenced, LOST
     ),
     "begun-groups-not-first": Mutation(
-        rule="begun groups are examined first after a takeover (5.21)",
-        seeds=300,
-        replace=_begun_groups_are_not_first,
-        focus=LOST,
+        "begun groups are examined first after a takeover (5.21)", 300, _begun_groups_are_not_first, LOST
     ),
     "groups-begin-after-the-stop": Mutation(
-        rule="after the stop no group is begun (5.21)", seeds=300, replace=_groups_begin_after_the_stop, focus=STOPPED
+        "after the stop no group is begun (5.21)", 300, _groups_begin_after_the_stop, STOPPED
     ),
     "begun-groups-end-with-the-stop": Mutation(
-        rule="after the stop a begun group goes on (5.21)",
-        seeds=200,
-        replace=_begun_groups_end_with_the_stop,
-        focus=STOPPED,
+        "after the stop a begun group goes on (5.21)", 200, _begun_groups_end_with_the_stop, STOPPED
     ),
     "one-member-is-unschedulable": Mutation(
-        rule="all members that wait for room are Unschedulable, or none",
-        seeds=50,
-        replace=_one_member_is_unschedulable,
-        focus=CROWDS,
+        "all members that wait for room are Unschedulable, or none", 50, _one_member_is_unschedulable, CROWDS
     ),
     "scheduled-before-it-is": Mutation(
-        rule="a PodGroup counts as scheduled once its minimum is bound",
-        seeds=50,
-        replace=_scheduled_before_it_is,
-        focus=CROWDS,
+        "a PodGroup counts as scheduled once its minimum is bound", 50, _scheduled_before_it_is, CROWDS
     ),
     "small-pods-pass-a-group": Mutation(
-        rule="what is behind a group at the head waits with it (3.18)",
-        seeds=20,
-        replace=_small_pods_pass_a_group,
-        focus=STREAMS,
+        "what is behind a group at the head waits with it (3.18)", 20, _small_pods_pass_a_group, STREAMS
     ),
-    "nobody-is-none": Mutation(
-        rule="a begun group needs no more members than exist (5.21)", seeds=20, replace=_nobody_is_none, focus=LOSSES
-    ),
+    "nobody-is-none": Mutation("a begun group needs no more members than exist (5.21)", 20, _nobody_is_none, LOSSES),
     "domains-do-not-count": Mutation(
-        rule="the members of a group are in one required domain (ADR 72)",
-        seeds=100,
-        replace=_domains_do_not_count,
-        focus=ZONES,
+        "the members of a group are in one required domain (ADR 72)", 100, _domains_do_not_count, ZONES
     ),
     "further-pods-go-anywhere": Mutation(
-        rule="pods beyond the minimum go to the domain of their group (4.9)",
-        seeds=50,
-        replace=_further_pods_go_anywhere,
-        focus=FURTHER,
+        "pods beyond the minimum go to the domain of their group (4.9)", 50, _further_pods_go_anywhere, FURTHER
     ),
     "min-resources-do-not-count": Mutation(
-        rule="minResources are free when a group is begun (ADR 72)",
-        seeds=200,
-        replace=_min_resources_do_not_count,
-        focus=CROWDS,
+        "minResources are free when a group is begun (ADR 72)", 200, _min_resources_do_not_count, CROWDS
     ),
     "evicts-for-one-member": Mutation(
-        rule="evictions make room for all that a group needs (5.23)",
-        seeds=50,
-        replace=_evicts_for_one_member,
-        focus=IMPORTANT_GANGS,
+        "evictions make room for all that a group needs (5.23)", 50, _evicts_for_one_member, IMPORTANT_GANGS
     ),
     "what-is-going-stays": Mutation(
-        rule="no second victims while the first are going (5.23)",
-        seeds=50,
-        replace=_what_is_going_stays,
-        focus=VICTIMS,
+        "no second victims while the first are going (5.23)", 50, _what_is_going_stays, VICTIMS
+    ),
+    "pods-join-in-flight": Mutation(
+        "a pod joins a group when its own attempt has ended (3.16)", 100, _pods_join_in_flight, JOINED
+    ),
+    "pods-leave-in-flight": Mutation(
+        "a pod leaves a group that is not in flight (3.16)", 100, _pods_leave_in_flight, MOVED
+    ),
+    "begun-groups-wait-in-line": Mutation(
+        "a group of which some are bound goes before its equals (3.18)", 100, _begun_groups_wait_in_line, PLACES
+    ),
+    "failed-groups-keep-their-place": Mutation(
+        "a group is as old as its last attempt that failed (3.18)", 100, _failed_groups_keep_their_place, IN_LINE
+    ),
+    "members-have-no-numbers": Mutation(
+        "a member has an n of its own in each message of its group (3.19)", 100, _members_have_no_numbers, MOVED
+    ),
+    "changes-in-flight-are-forgotten": Mutation(
+        "what changes in flight is in the next attempt, after the Decision (3.19)",
+        100,
+        _changes_in_flight_are_forgotten,
+        CHANGES,
+    ),
+    "minimums-of-messages-are-believed": Mutation(
+        "the binder's own PodGroup and pods decide (5.20)", 100, _minimums_of_messages_are_believed, CHANGES
+    ),
+    "groups-are-evicted-in-parts": Mutation(
+        "a group that goes as one is evicted whole (ADR 72)", 100, _groups_are_evicted_in_parts, IMPORTANT_GANGS
     ),
     "members-alone-are-bound": Mutation(
-        rule="a ranking of a member alone is a conflict (5.22)",
-        seeds=50,
-        replace=_members_alone_are_bound,
-        focus=MOVED,
+        "a ranking of a member alone is a conflict (5.22)", 50, _members_alone_are_bound, MOVED
+    ),
+    "members-go-alone": Mutation(
+        "members of a group are published and bound together (ADR 72)", 40, _members_go_alone, GROUPS, is_quick=True
+    ),
+    "some-members-are-enough": Mutation(
+        "all that a group needs is assumed, or nothing (5.21)", 200, _some_members_are_enough, RACES
+    ),
+    "no-rehearsal": Mutation(
+        "a Binding of each class is rehearsed before the first one is sent (5.22)",
+        200,
+        _no_rehearsal,
+        LEADERS,
+        is_quick=True,
+    ),
+    "groups-hold-their-room": Mutation(
+        "what a group has assumed ends with its attempt (5.21)", 200, _groups_hold_their_room, GROUPS
+    ),
+    "newcomers-take-earmarked-nodes": Mutation(
+        "newcomers of equal or lower priority keep off earmarked nodes (5.25)",
+        200,
+        _newcomers_take_earmarked_nodes,
+        EARMARKED,
+    ),
+    "earmarks-wake-nobody": Mutation(
+        "the end of an earmark wakes the pods that it kept out (3.22)", 400, _earmarks_wake_nobody, EARMARKED
+    ),
+    "new-members-wake-nobody": Mutation(
+        "a group is tried again when its members change (ADR 72)", 100, _new_members_wake_nobody, GROUPS_WITHOUT_FAULTS
+    ),
+    "pod-groups-wake-nobody": Mutation(
+        "a group is tried again when its PodGroup changes (ADR 72)", 100, _pod_groups_wake_nobody, GROUPS_WITHOUT_FAULTS
     ),
 }

@@ -56,6 +56,8 @@ class _Known:
     conflicts_since: float = 0.0
     refused_at: float | None = None
     """When there was last no room for it."""
+    outcome: str = ""
+    """Of its last Decision."""
 
 
 class GroupRules:
@@ -65,6 +67,8 @@ class GroupRules:
         self._world = world
         self._invariants = invariants
         self._schedulers = schedulers
+        self._attempts: set[str] = set()
+        """All that were published."""
         self._in_flight: dict[str, str] = {}
         """By uid of a pod, the uid of the pod or PodGroup whose undecided attempt has it."""
         self._waiting: set[str] = set()
@@ -97,6 +101,7 @@ class GroupRules:
             world.api.store.table(kind).listeners[self._on_group] = None
 
     def _on_lost(self) -> None:
+        self._attempts.clear()
         self._in_flight.clear()
         self._begun.clear()
 
@@ -111,7 +116,9 @@ class GroupRules:
             if (pending := _decoded_group(data, GroupPending)) is not None:
                 self._on_group_pending(pending)
         elif ack.stream == PENDING:
-            uid, _, number = _decision_in(data).attempt.partition(".")
+            attempt = _decision_in(data).attempt
+            uid, _, number = attempt.partition(".")
+            self._check_number(attempt)
             self._publish(uid, uid)
             if number.endswith(".1") and self._world.is_calm:
                 self._check_passed_by(uid)
@@ -141,11 +148,13 @@ class GroupRules:
     def _on_group_pending(self, pending: GroupPending) -> None:
         uid, members = pending.group.uid, pending.bundle.members
         for member in members:
+            self._check_number(f"{member.uid}.{pending.attempt.split('.')[1]}.{member.n}")
             self._publish(member.uid, uid)
         if self._world.is_calm:
             self._check_window(pending)
         if self._world.is_calm and not pending.bound:
             self._check_rests(pending)
+            self._check_line(pending)
         if not pending.error and len(members) < pending.need:
             self._world.problem(
                 f"group {pending.group.key} is published with {len(members)} pods, and needs {pending.need}"
@@ -167,6 +176,12 @@ class GroupRules:
                 f"the window has {size} slots"
             )
 
+    def _check_number(self, attempt: str) -> None:
+        """A number of an attempt is not used again: also a member has one of its own in each message of its group."""
+        if attempt in self._attempts:
+            self._world.problem(f"attempt {attempt} is published twice")
+        self._attempts.add(attempt)
+
     def _publish(self, pod: str, by: str) -> None:
         """Two messages about a pod would both be right."""
         before = self._in_flight.get(pod, by)
@@ -186,6 +201,7 @@ class GroupRules:
             return
         self._begun.pop(uid, None)
         known = self._known.setdefault(uid, _Known())
+        known.outcome = decision.outcome
         if decision.outcome == Outcome.UNSCHEDULABLE:
             known.refused_at = self._world.now
         self._check_held(uid, decision)
@@ -234,6 +250,19 @@ class GroupRules:
             if is_rest and members.priority(group) >= pending.priority and self._invariants.fits(group, members, truth):
                 self._world.problem(f"group {pending.group.key} goes before the rest of {key}, which fits")
 
+    def _check_line(self, pending: GroupPending) -> None:
+        """A group that has found no room is behind its equals that have waited for a slot since before."""
+        known = self._known.setdefault(pending.group.uid, _Known())
+        if known.outcome != Outcome.UNSCHEDULABLE or known.refused_at is None:
+            return
+        ago = self._world.now - known.refused_at
+        for entry, waits in self._queue():
+            if entry.uid != pending.group.uid and priority_of(entry.pod) >= pending.priority and waits > ago:
+                self._world.problem(
+                    f"group {pending.group.key} found no room {ago:.3f} s ago, and goes before {entry.pod.key}, which "
+                    f"waits for {waits:.3f} s"
+                )
+
     # --- takeovers
 
     def _on_fenced(self) -> None:
@@ -261,7 +290,7 @@ class GroupRules:
         if pod is None:
             return
         key = group_of(pod)
-        if key is not None:
+        if key is not None and self._in_flight.get(pod.uid) != pod.uid:
             self._count_post(process, pod)
         assumed = self._invariants.assumed(process) if self._begun else {}
         self._begun = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from simulation.simulate import Focus
@@ -12,7 +12,7 @@ from simulation.simulate import Focus
 Replacement = tuple[Any, str, Any]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Mutation:
     """One rule taken away."""
 
@@ -23,6 +23,7 @@ class Mutation:
     replace: Callable[[], list[Replacement]]
     """What is replaced: an owner, a name, the replacement. Called when the mutation begins."""
     focus: Focus | None = None
+    _: KW_ONLY
     is_quick: bool = False
     """Whether it is looked for in every ``make test-all``."""
 

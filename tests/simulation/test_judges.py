@@ -5,12 +5,14 @@ import random
 
 import pytest
 
-from berth.api.podgroups import Dialect, GroupKey
+from berth.api.podgroups import GROUP_LABEL, Dialect, GroupKey
 from berth.bus.interface import PubAck
 from berth.bus.topology import DECISIONS
+from berth.settings.settings import Numbers
 from berth_sim.apiserver.kinds import PODS, parse_path
 from berth_sim.nodes import pod_manifest
 from simulation.api import ApiRequest
+from simulation.grouprules import GroupRules
 from simulation.groups import REHEARSED_SECONDS, GroupInvariants, GroupUsers, _small_gang
 from simulation.invariants import Messages
 from simulation.loop import SimulatedProcess
@@ -63,6 +65,21 @@ def test_a_policy_keeps_out_a_group_only_if_its_leader_is_one_of_it(world, leave
     other = users._pod("g1-1")
     resources.store.put(PODS, other.key, {**other.value, "spec": {**other.value["spec"], "nodeName": "n"}})
     assert bool(world.problems) is not leaves
+
+
+@pytest.mark.parametrize("goes_alone", [True, False])
+def test_a_pod_beyond_the_minimum_takes_none_of_the_requests_of_groups(world, goes_alone):
+    world.numbers = Numbers(max_in_flight_bindings=4)
+    users = GroupUsers(world, random.Random(1), lambda _what: None)
+    schedulers = frozenset({"berth"})
+    rules = GroupRules(world, GroupInvariants(world, users, lambda: 0.0, schedulers), schedulers)
+    for number in range(4):  # three quarters of 4 are 3
+        manifest = pod_manifest(f"p{number}", labels={GROUP_LABEL: "g1"}, scheduler="berth")
+        uid = world.api.resources.create(PODS, "default", manifest).value["metadata"]["uid"]
+        rules._in_flight[uid] = uid if goes_alone and number == 3 else "uid-of-g1"
+        path = f"/api/v1/namespaces/default/pods/p{number}/binding"
+        rules._on_sending(SimulatedProcess("binder-1"), "POST", parse_path(path))
+    assert bool(world.problems) is not goes_alone
 
 
 def _binding(uid):

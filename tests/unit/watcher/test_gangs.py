@@ -279,6 +279,14 @@ def test_what_changes_in_flight_is_in_the_next_attempt():
     assert names(watcher) == ["gang-1", "gang-2", "gang-3", "other"]
 
 
+def test_what_changes_in_flight_helps_a_group_that_finds_no_room():
+    watcher = a_watcher(a_pod_group(minimum=4), *members(4))
+    watcher.show(a_pod_group(minimum=2, version=2))
+    watcher.decide(GANG, Outcome.UNSCHEDULABLE, blockers=["NodeResourcesFit"], positions=covering(watcher))
+    watcher.advance(20)
+    assert [each.message.need for each in watcher.groups_published] == [4, 2]
+
+
 def test_a_group_of_which_a_part_is_bound_goes_on_at_once_with_the_rest():
     pods = members(4)
     watcher = a_watcher(a_pod_group(minimum=4), *pods)
