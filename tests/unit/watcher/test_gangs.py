@@ -192,6 +192,18 @@ def test_a_group_at_the_head_waits_for_its_slots_and_what_is_behind_waits_with_i
     assert (len(watcher.groups_published), watcher.pods_published) == (1, ["a", "urgent"])
 
 
+def test_a_begun_group_goes_before_its_older_equals():
+    busy = [a_pod(f"busy-{number}", age_seconds=200) for number in range(2)]
+    watcher = a_watcher(a_pod_group("old", 2), *busy, *members(2, "old", age_seconds=100), floor=2)
+    watcher.show(a_pod_group(minimum=2))
+    watcher.show(bound(a_member("gang-0")))
+    watcher.show(a_member("gang-1"))
+    assert not watcher.groups_published
+    for pod in busy:
+        watcher.decide(pod.metadata.name, Outcome.BOUND)
+    assert names(watcher, 0) == ["gang-1"]
+
+
 def test_a_group_larger_than_the_window_goes_alone():
     watcher = a_watcher(a_pod_group(minimum=8), a_pod("a", age_seconds=60), floor=4)
     watcher.show(*members(8))
