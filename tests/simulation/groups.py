@@ -434,7 +434,7 @@ class GroupUsers:
         self._delete(name, 0)
         if self._chance.random() < SHARES[1]:
             self._fill(node, 99, cpu)
-            self._later(self._delete, f"filler-{node}-99", 0, after=self._chance.uniform(12.6, 14.0))
+            self._later(self._delete, f"filler-{node}-99", 0, after=self._chance.uniform(11.0, 13.0))
 
     def _is_whole(self, gang: Gang) -> bool:
         return bool(gang.members) and all(map(self._is_bound, gang.members))
