@@ -83,29 +83,6 @@ def _pods_leave_in_flight() -> list[Replacement]:
     return [(Groups, "observe_pod", observed)]
 
 
-def _begun_groups_wait_in_line() -> list[Replacement]:
-    update = grouping.Grouping.update_entry
-
-    def updated(self: Any, entry: Any, members: Any) -> bool:
-        at_front, has_moved = entry.at_front, update(self, entry, members)
-        entry.at_front = at_front
-        return has_moved
-
-    return [(grouping.Grouping, "update_entry", updated)]
-
-
-def _failed_groups_keep_their_place() -> list[Replacement]:
-    fail = Requeue._fail
-
-    def failed(self: Any, pod: Any, failed_at: Any) -> None:
-        timestamp = pod.timestamp
-        fail(self, pod, failed_at)
-        if isinstance(pod, GroupEntry):
-            pod.timestamp = timestamp
-
-    return [(Requeue, "_fail", failed)]
-
-
 def _members_have_no_numbers() -> list[Replacement]:
     """A message of a group counts as no attempt of its members."""
     publish = Attempts.publish_group
@@ -118,10 +95,6 @@ def _members_have_no_numbers() -> list[Replacement]:
         return effects
 
     return [(Attempts, "publish_group", published)]
-
-
-def _changes_in_flight_are_forgotten() -> list[Replacement]:
-    return [(groups_of_queue.QueuedGroup, "has_changed", property(lambda _: False, lambda *_: None))]
 
 
 def _highest_priority_counts() -> list[Replacement]:
@@ -239,16 +212,6 @@ def _evicts_for_one_member() -> list[Replacement]:
         return evictions(replace(question, need=1), *rest, **more)
 
     return [(groupranker, "plan_evictions", for_one), (groupexamination, "plan_evictions", for_one)]
-
-
-def _groups_are_evicted_in_parts() -> list[Replacement]:
-    """Of a group that goes as one, single members go."""
-    units = evictions_of_groups._units_of_group
-
-    def of_loose(group: Any, *rest: Any) -> Any:
-        return units(msgspec.structs.replace(group, goes_as_one=False), *rest)
-
-    return [(evictions_of_groups, "_units_of_group", of_loose)]
 
 
 def _what_is_going_stays() -> list[Replacement]:
@@ -436,9 +399,6 @@ STREAMS: Final = replace(
     warm_up=(6.0, 6.0),
 )  # fmt: skip
 MOVED: Final = replace(STREAMS, things=("add_large_gang", *("move_member",) * 6), acts=(12, 20), seconds=(6.0, 8.0))
-IN_LINE: Final = replace(
-    STREAMS, things=("add_large_gang", "add_gang", "add_gang"), acts=(6, 8), nodes=(2, 2), gangs=(2, 3)
-)
 JOINED: Final = replace(
     MOVED,
     things=("add_stream", "add_gang", "add_gang", *("move_member",) * 6),
@@ -527,31 +487,16 @@ GROUP_MUTATIONS: Final[dict[str, Mutation]] = {
         "no second victims while the first are going (5.23)", 50, _what_is_going_stays, VICTIMS
     ),
     "pods-join-in-flight": Mutation(
-        "a pod joins a group when its own attempt has ended (3.16)", 100, _pods_join_in_flight, JOINED
+        "a pod joins a group when its own attempt has ended (3.16)", 50, _pods_join_in_flight, JOINED
     ),
     "pods-leave-in-flight": Mutation(
-        "a pod leaves a group that is not in flight (3.16)", 100, _pods_leave_in_flight, MOVED
-    ),
-    "begun-groups-wait-in-line": Mutation(
-        "a group of which some are bound goes before its equals (3.18)", 100, _begun_groups_wait_in_line, PLACES
-    ),
-    "failed-groups-keep-their-place": Mutation(
-        "a group is as old as its last attempt that failed (3.18)", 100, _failed_groups_keep_their_place, IN_LINE
+        "a pod leaves a group that is not in flight (3.16)", 20, _pods_leave_in_flight, MOVED
     ),
     "members-have-no-numbers": Mutation(
-        "a member has an n of its own in each message of its group (3.19)", 100, _members_have_no_numbers, MOVED
-    ),
-    "changes-in-flight-are-forgotten": Mutation(
-        "what changes in flight is in the next attempt, after the Decision (3.19)",
-        100,
-        _changes_in_flight_are_forgotten,
-        CHANGES,
+        "a member has an n of its own in each message of its group (3.19)", 20, _members_have_no_numbers, MOVED
     ),
     "minimums-of-messages-are-believed": Mutation(
-        "the binder's own PodGroup and pods decide (5.20)", 100, _minimums_of_messages_are_believed, CHANGES
-    ),
-    "groups-are-evicted-in-parts": Mutation(
-        "a group that goes as one is evicted whole (ADR 72)", 100, _groups_are_evicted_in_parts, IMPORTANT_GANGS
+        "the binder's own PodGroup and pods decide (5.20)", 50, _minimums_of_messages_are_believed, CHANGES
     ),
     "members-alone-are-bound": Mutation(
         "a ranking of a member alone is a conflict (5.22)", 50, _members_alone_are_bound, MOVED

@@ -1043,6 +1043,12 @@ ELSEWHERE: Final[dict[str, str]] = {
     "a change in flight wakes its group after the Decision (3.19): needs one that makes it fit, and no later event": (
         "unit/watcher/test_gangs.py::test_what_changes_in_flight_helps_a_group_that_finds_no_room"
     ),
+    "a group of which some are bound goes before its equals (3.18): needs several that wait for slots at once": (
+        "unit/watcher/test_gangs.py::test_a_begun_group_goes_before_its_older_equals"
+    ),
+    "a group that goes as one is evicted whole (ADR 72): a judge looks for what is left, and finds it seldom": (
+        "unit/groups/test_evictions.py::test_a_group_that_goes_as_one_goes_whole_where_singles_are_not_enough"
+    ),
     "after two conflicts a group goes alone (3.18): a simulated plan takes milliseconds": (
         "unit/watcher/test_groups.py"
         "::test_a_group_goes_when_its_slots_are_free_or_nothing_is_in_flight_and_pays_a_turn_a_member"
@@ -1050,7 +1056,7 @@ ELSEWHERE: Final[dict[str, str]] = {
     "after three conflicts a group backs off (3.20): the same": (
         "unit/watcher/test_gangs.py::test_after_three_conflicts_a_group_backs_off"
     ),
-    "of equals a group keeps its minimum where other victims do (ADR 72): a judge would have to know the plan of the binder": (
+    "a group keeps its minimum where equals can go (ADR 72): a judge would have to know the plan of the binder": (
         "unit/groups/test_evictions.py::test_a_loose_group_loses_what_is_beyond_its_minimum_first"
     ),
     "nothing is evicted for a group with a member that never preempts (ADR 72): pods of a run all do": (
