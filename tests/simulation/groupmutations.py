@@ -301,19 +301,6 @@ def _one_member_is_unschedulable() -> list[Replacement]:
     return [(groups_of_binder, "RecordGroup", of_one)]
 
 
-def _scheduled_before_it_is() -> list[Replacement]:
-    """As upstream: the condition is written when the first member is bound."""
-    look_at = groupreports.GroupReports._look_at
-
-    def looked_at(self: Any, key: Any, now: float) -> None:
-        look_at(self, key, now)
-        group, members = self._cache.groups.get(key), self._cache.members_of(key)
-        if group is not None and members.bound and not self._shows_condition(group):
-            self._whole.setdefault(key, now)
-
-    return [(groupreports.GroupReports, "_look_at", looked_at)]
-
-
 def _some_members_are_enough() -> list[Replacement]:
     return [
         (groupcheck._Examining, "is_enough", property(lambda self: bool(self.nodes))),
@@ -463,9 +450,6 @@ GROUP_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "one-member-is-unschedulable": Mutation(
         "all members that wait for room are Unschedulable, or none", 50, _one_member_is_unschedulable, CROWDS
-    ),
-    "scheduled-before-it-is": Mutation(
-        "a PodGroup counts as scheduled once its minimum is bound", 50, _scheduled_before_it_is, CROWDS
     ),
     "small-pods-pass-a-group": Mutation(
         "what is behind a group at the head waits with it (3.18)", 20, _small_pods_pass_a_group, STREAMS
