@@ -87,6 +87,17 @@ def test_pods_that_are_going_count_first():
     assert names(evicted(a_question(members(3, cpu="1")), snapshot)) == ["stays"]
 
 
+def test_what_is_going_for_an_equal_pod_is_not_counted_on():
+    """Else its victims are too few, and it evicts again when the other has taken the room."""
+    snapshot = racks([0])
+    low(snapshot, "going", "r0n0", cpu="2", metadata={"deletion_timestamp": "2026-01-01T00:00:00Z"})
+    low(snapshot, "stays", "r0n0", cpu="2")
+    snapshot.nominate(a_pod("equal", cpu="2"), "r0n0")
+    assert names(evicted(a_question(members(2, cpu="1")), snapshot)) == ["stays"]
+    snapshot.nominate(a_pod("less", cpu="2", priority=-1), "r0n0")
+    assert evicted(a_question(members(3, cpu="1")), snapshot) is None
+
+
 def test_the_least_important_and_youngest_go():
     snapshot = racks([0, 0])
     for number, (name, priority) in enumerate((("old", -10), ("young", -10), ("important", -5), ("lowest", -20))):

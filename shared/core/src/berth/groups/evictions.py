@@ -245,7 +245,7 @@ class GroupDryRun:
         affected = [
             (pod, node) for node, pods in on_node.items() for pod in pods if node in names or self._looks_far(pod)
         ]
-        return all(check(pod, node, self._snapshot, self._profile, has_room=True).is_success for pod, node in affected)
+        return all(check(pod, node, self._snapshot, self._profile).is_success for pod, node in affected)
 
     def _looks_far(self, pod: Pod) -> bool:
         return not self._profile.is_row_local_for(self._snapshot.traits_of(pod))
