@@ -13,7 +13,7 @@ from berth.api.config.networktraffic import BandwidthQuery
 from berth.messages.attempts import Decision, Outcome
 from berth.messages.encoding import decode
 from berth_metrics_collector.prometheus import Prometheus
-from berth_metrics_collector.queries import traffic_queries
+from berth_metrics_collector.queries import ScrapeSeconds, traffic_queries
 from berth_sim.cluster import SimulatedCluster
 from berth_sim.nodes import node_manifests
 from harness.servers.child_processes import free_ports
@@ -81,7 +81,7 @@ async def test_500_pods_between_two_samples_overload_no_node(tmp_path, monkeypat
 async def until_scraped_for_the_whole_range(url: str, count: int) -> None:
     """Wait until the collector's query, which it sends only once, has a complete result."""
     query = BandwidthQuery(url=url, devices=("eth0",), time_range=timedelta(seconds=RANGE_SECONDS))
-    server, asked = Prometheus(url), traffic_queries(query)
+    server, asked = Prometheus(url), traffic_queries(query, ScrapeSeconds(1.0, 1.0))
     ask = server.query
     async with asyncio.timeout(60):
         while len(await ask(asked.scraped_at)) < count or await ask(asked.young):  # noqa: ASYNC110 - another process

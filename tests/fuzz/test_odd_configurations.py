@@ -21,7 +21,7 @@ from berth.api.config.types import File
 from berth.profiles.installed import known_plugins
 from berth.settings.file import file_values, public_configuration
 from berth.settings.sources import SettingsError, read_settings
-from berth_metrics_collector.queries import traffic_queries
+from berth_metrics_collector.queries import ScrapeSeconds, traffic_queries
 from berth_metrics_collector.settings import maximum_ages, traffic_queries_of
 from berth_watcher.settings import watcher_settings
 from fuzz.fields import ANY, MISSING, Odd, Path, at, odd_values, struct_fields, with_value
@@ -332,7 +332,7 @@ def check_services(read: KubeSchedulerConfiguration) -> None:
     watcher_settings(settings, read)
     digests(read)
     for query in traffic_queries_of(read):
-        traffic_queries(query)
+        traffic_queries(query, ScrapeSeconds(15.0, 15.0))
     maximum_ages(read)
     again = load(msgspec.json.encode(as_document(read)).decode(), known=known_plugins(), preset=DEFAULT)
     assert digests(again).profiles == digests(read).profiles, "the file that is written again has other profiles"

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from berth.bus.interface import Session
-from berth.bus.topology import CONTROL, DRAIN_KEY
+from berth.bus.topology import CLUSTER, CONTROL, DRAIN_KEY, bucket_stream
 from berth.messages.attempts import Outcome, Positions
 from berth.messages.encoding import encode
 from berth.messages.queue import POD, QUEUE, RETRY, PodRequest, QueueAnswer, decode_queue_answer
@@ -51,7 +51,8 @@ async def asked(session: Session, watcher: RunningWatcher, endpoint: str, data: 
 async def rejected(world: WatcherWorld, session: Session, name: str, outcome: Outcome) -> PodName:
     """A pod that waits because of its Decision."""
     world.answer = lambda pending: outcome if pending.pod.metadata.name == name else Outcome.BOUND
-    read = Positions(cluster=10**9)  # everything, so that no event counts as missed
+    stored = await session.state(bucket_stream(CLUSTER))
+    read = Positions(cluster=stored.last_sequence)  # with the node, so that no event counts as missed
     world.decision_fields = {"blockers": ["NodeResourcesFit"], "message": "no room", "positions": read}
     await world.add_pod(name)
     pod = PodName(namespace=world.cluster.api.namespace, name=name)
