@@ -188,7 +188,7 @@ def compare(scenario: Scenario, profile: Profile) -> dict[str, float]:
 def index_of(profile: Profile) -> tuple[QueueingHints, UnschedulablePods]:
     profiles = {"berth": profile}
     clock = EventClock(Timestamp(monotonic=0.0, wall=datetime.now(UTC)))
-    hints = QueueingHints(profiles, QueuePlugins(profiles, clock))
+    hints = QueueingHints(profiles, QueuePlugins(profiles, clock), lambda _: False)
     return hints, UnschedulablePods(profiles, hints)
 
 

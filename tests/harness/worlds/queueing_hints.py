@@ -22,5 +22,5 @@ def may_help(
     queued = QueuedPod(pod=pod, timestamp=SINCE, unschedulable_plugins=frozenset(unschedulable_plugins))
     clock = EventClock(Timestamp(monotonic=0.0, wall=SINCE))
     profiles = {queued.profile: profile}
-    hints = QueueingHints(profiles, QueuePlugins(profiles, clock))
+    hints = QueueingHints(profiles, QueuePlugins(profiles, clock), lambda _: False)
     return hints.may_help(queued, event, old, new)

@@ -141,7 +141,7 @@ def rejected_pods(draw: st.DrawFn, names: list[str]) -> list[QueuedPod]:
 def hints_of(profile: Profile) -> QueueingHints:
     clock = EventClock(Timestamp(monotonic=0.0, wall=datetime.now(UTC)))
     profiles = {"berth": profile}
-    return QueueingHints(profiles, QueuePlugins(profiles, clock))
+    return QueueingHints(profiles, QueuePlugins(profiles, clock), lambda _: False)
 
 
 def found_by(waiting: UnschedulablePods, event: ClusterEvent, old: object, new: object) -> set[str]:

@@ -131,7 +131,7 @@ def inventory_queries(query: BandwidthQuery) -> InventoryQueries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageQueries:
-    """Sent as those of traffic: ``cpu`` is in cores, ``memory`` in bytes, the others are the same."""
+    """As TrafficQueries, of ``cpu`` in cores and ``memory`` in bytes."""
 
     cpu: Mapping[Statistic, str]
     memory: Mapping[Statistic, str]

@@ -147,7 +147,7 @@ class GroupEntry(QueuedPod):
         QueuedPod.record_decision(self, decision)
         if decision.outcome is not Outcome.PREEMPTING:
             self.victims = frozenset()
-        elif decision.preemption is not None and decision.preemption.victims:  # else those of before still terminate
+        elif decision.preemption is not None and decision.preemption.victims:  # without, former victims still terminate
             self.victims = frozenset(victim.uid for victim in decision.preemption.victims)
 
     @property

@@ -54,7 +54,7 @@ class QueueingHints:
     """Runs the queueing hints of the plugins that rejected a pod. A hint that fails counts as true."""
 
     def __init__(
-        self, profiles: Mapping[str, Profile], plugins: QueuePlugins, is_placed: Callable[[str], bool] = lambda _: False
+        self, profiles: Mapping[str, Profile], plugins: QueuePlugins, is_placed: Callable[[str], bool]
     ) -> None:
         """``is_placed``: whether the pod of this uid is on a node now."""
         self._profiles = profiles

@@ -115,7 +115,7 @@ def device_list(snapshot: Snapshot, node: str | None = None) -> DeviceList:
 
 
 def devices_of_node(snapshot: Snapshot, node: Node) -> list[DeviceLine]:
-    """The devices that pods of the node can use, and those of claims for the node that are in no slice any more."""
+    """The devices that the node's pods can use, then those that claims keep after their slice is deleted."""
     pools, ledger, name = DevicePools.of(snapshot), DeviceLedger.of(snapshot), node.metadata.name
     lines: list[DeviceLine] = []
     for view in pools.seen_from(node):
@@ -139,9 +139,11 @@ def _is_given(pool: PoolKey, device: str, node: Node, snapshot: Snapshot) -> boo
 
 
 def _is_usable_from(selector: NodeSelector | None, node: Node) -> bool:
+    if selector is None:
+        return True
     name, named = node.metadata.name, named_nodes(selector)
-    if selector is None or (named is not None and name not in named):  # without compiling those of other nodes
-        return selector is None
+    if named is not None and name not in named:  # without compiling the selectors of other nodes
+        return False
     return compile_node_selector(selector).matches(name, node.metadata.labels or {})
 
 

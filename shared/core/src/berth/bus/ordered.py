@@ -7,7 +7,7 @@ arrived, the reader reads again from its position. It asks for the stream's stat
 copy that is not after its position: a recreated stream begins at 1.
 
 A reader that writes most of a bucket itself can do without copies. It asks for the stream's last sequence more often,
-and reads nothing while its own writes account for it.
+and reads only if others have written up to there.
 
 A reader needs no consumer, and so no right to create one (docs/adr/0014-accounts-are-the-boundary.md).
 """
