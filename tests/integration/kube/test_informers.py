@@ -4,15 +4,24 @@ import asyncio
 import re
 from collections import Counter
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
 import berth.kube.informers
-from berth.api.kinds import NODE, OPTIONAL_KINDS, PLUGIN_KINDS, POD, RESOURCE_CLAIM, WATCHED_KINDS
+from berth.api.kinds import (
+    COSCHEDULING_POD_GROUP,
+    NODE,
+    OPTIONAL_KINDS,
+    PLUGIN_KINDS,
+    POD,
+    RESOURCE_CLAIM,
+    WATCHED_KINDS,
+)
 from berth.kube.informers import FRESH_SECONDS, Informers
-from berth.kube.listwatch import Upserted
+from berth.kube.listwatch import Current, Listed, Upserted
 from berth_sim.faults import Clear, Fail, LoseAnswer, Reject
 from harness.fakes.ticking_clock import TickingClock
 from harness.plugins.fixtures_kube import Cluster
@@ -146,3 +155,29 @@ async def test_kinds_of_a_group_that_berth_may_not_read_are_logged_once_with_the
     assert "'berth' may not list " in refused["error"]
     assert "apply this version's ClusterRole berth-reads" in refused["error"]
     assert "resources: [deviceclasses, resourceslices, resourceclaims], verbs: [get, list, watch]" in refused["error"]
+
+
+async def test_a_rare_kind_that_is_served_since_is_found_when_it_is_sought(simulated_cluster):
+    lacking, heard = [404], list[Any]()
+
+    class Client(CountingClient):
+        async def request(self, method: str, path: str, **parts: Any) -> Any:
+            answer = await super().request(method, path, **parts)
+            return replace(answer, status=404) if lacking and path == COSCHEDULING_POD_GROUP.path else answer
+
+    client: Any = Client(simulated_cluster.client)
+    kinds = (POD, COSCHEDULING_POD_GROUP)
+    informers = Informers(client, kinds, heard.append, on_complete=list, on_relist=lambda _: None)
+    running = asyncio.create_task(informers.run())
+    async with asyncio.timeout(20):
+        await informers.listed()
+        await informers.seek(COSCHEDULING_POD_GROUP)
+        absent = Current(kind=COSCHEDULING_POD_GROUP.name, resource_version="0", is_served=False)
+        assert [each for each in heard if each.kind == absent.kind] == [absent, absent]
+        lacking.clear()
+        await informers.seek(COSCHEDULING_POD_GROUP)
+        assert isinstance(heard[-1], Listed)
+        await informers.seek(COSCHEDULING_POD_GROUP)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert client.lists[COSCHEDULING_POD_GROUP.path] == 3

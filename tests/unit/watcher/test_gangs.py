@@ -9,7 +9,7 @@ import pytest
 
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod
-from berth.api.podgroups import GROUP_LABEL, CoschedulingPodGroup, CoschedulingSpec
+from berth.api.podgroups import GROUP_LABEL, CoschedulingPodGroup, CoschedulingSpec, Dialect
 from berth.kube.listwatch import Current, Deleted, Listed
 from berth.messages.attempts import Outcome, Positions, Preemption, Reason, Victim
 from berth.messages.queue import GROUPED, GroupCounts, PageRequest, PodRequest
@@ -19,6 +19,8 @@ from berth_watcher.events import (
     FoundDecision,
     FoundInFlight,
     LookUpAttempt,
+    PodGroupsSought,
+    SeekPodGroups,
     StreamsRead,
     Warn,
 )
@@ -28,6 +30,8 @@ from harness.worlds.watcher_world import EPOCH, WatcherUnderTest, a_node, a_pod,
 
 KINDS = ("node", "podgroup", "coschedulingpodgroup", "pod")
 GANG = "~gang"
+COSCHEDULING = Dialect.COSCHEDULING
+ABSENT = Current(kind="coschedulingpodgroup", resource_version="0", is_served=False)
 
 
 def a_pod_group(name: str = "gang", minimum: int = 4, *, uid: str = "", version: int = 1) -> CoschedulingPodGroup:
@@ -122,17 +126,47 @@ def test_pods_of_a_group_with_a_minimum_of_one_are_ordinary_pods():
     assert (watcher.pods_published, watcher.groups_published) == (["gang-0", "gang-1"], [])
 
 
-def test_where_the_api_server_has_no_pod_groups_the_label_has_no_effect():
+def without_pod_groups(*objects: Any) -> WatcherUnderTest:
+    """A watcher of a cluster whose API server did not serve Coscheduling's PodGroups when it was asked."""
     watcher = WatcherUnderTest(kinds=KINDS)
-    watcher.list_objects(a_node("n1"), *members(2))
-    watcher.store.apply(Current(kind="coschedulingpodgroup", resource_version="0", is_served=False))
+    watcher.list_objects(a_node("n1"), *objects)
+    watcher.store.apply(ABSENT)
     watcher.take_over()
     watcher.read_bucket()
     watcher.send(StreamsRead())
+    return watcher
+
+
+def test_where_the_api_server_has_no_pod_groups_the_label_has_no_effect():
+    watcher = without_pod_groups(*members(2))
+    assert (watcher.pods_published, watcher.of(SeekPodGroups)) == ([], [SeekPodGroups(dialect=COSCHEDULING)])
+    watcher.send(ABSENT, PodGroupsSought(dialect=COSCHEDULING))
     assert watcher.pods_published == ["gang-0", "gang-1"]
     watcher.send(Listed(kind="coschedulingpodgroup", objects=[], resource_version="20"))
     watcher.show(a_member("late"))
     assert watcher.pods_published == ["gang-0", "gang-1"]
+
+
+def test_pods_whose_pod_groups_the_api_server_serves_since_a_moment_ago_are_a_group():
+    watcher = without_pod_groups()
+    assert watcher.of(SeekPodGroups) == []
+    watcher.show(*members(2))
+    assert "not known yet" in message_of(watcher, "uid-gang-0")
+    watcher.send(Listed(kind="coschedulingpodgroup", objects=[a_pod_group(minimum=2)], resource_version="20"))
+    watcher.send(PodGroupsSought(dialect=COSCHEDULING))
+    assert (watcher.pods_published, len(watcher.groups_published)) == ([], 1)
+
+
+def test_a_pod_that_comes_while_pod_groups_are_sought_waits_for_the_next_answer():
+    watcher = without_pod_groups(*members(1))
+    watcher.show(a_member("gang-1"), a_member("other-0", "other"))
+    assert len(watcher.of(SeekPodGroups)) == 1
+    watcher.send(ABSENT, PodGroupsSought(dialect=COSCHEDULING))
+    assert (watcher.pods_published, len(watcher.of(SeekPodGroups))) == ([], 2)
+    watcher.send(ABSENT, PodGroupsSought(dialect=COSCHEDULING))
+    assert sorted(watcher.pods_published) == ["gang-0", "gang-1", "other-0"]
+    watcher.show(a_member("gang-1", version=2))
+    assert len(watcher.of(SeekPodGroups)) == 2
 
 
 def test_pods_wait_while_pod_groups_cannot_be_read():

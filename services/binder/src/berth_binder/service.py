@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Final
 
 from berth.api.config.configuration import KubeSchedulerConfiguration
-from berth.api.kinds import NODE, RESOURCE_CLAIM
+from berth.api.kinds import NODE, PLUGIN_KINDS, RESOURCE_CLAIM
 from berth.bus.interface import (
     Bus,
     Deliveries,
@@ -21,6 +21,7 @@ from berth.bus.interface import (
 )
 from berth.bus.topology import RANKED
 from berth.cluster.buckets import LiveDataReader
+from berth.cluster.podgroups import KINDS
 from berth.errors import DecodeError
 from berth.extenders.client import Extenders
 from berth.framework.profile import Profile
@@ -473,6 +474,8 @@ class BinderEpoch:
     ) -> RankedDelivery | GroupDelivery:
         sequence, is_suspect = delivery.sequence, delivery.sequence <= self._left
         if isinstance(ranked, GroupRanked):
+            if ranked.group.dialect in self._parts.cache.groups.absent:  # its definition is new to this binder
+                self._loop.tasks.start(self._parts.informers.seek(PLUGIN_KINDS[KINDS[ranked.group.dialect]]))
             return GroupDelivery(
                 ranked=ranked, attempt=attempt, sequence=sequence, delivery=delivery, is_suspect=is_suspect
             )

@@ -44,11 +44,13 @@ from berth_watcher.events import (
     LiveDataComplete,
     LiveDataReceived,
     Note,
+    PodGroupsSought,
     PodRead,
     PublishNotStored,
     PublishRefused,
     QueueStarted,
     RetryRequested,
+    SeekPodGroups,
     StreamsRead,
     WriteFailures,
 )
@@ -328,6 +330,7 @@ class WatcherCore:
             StreamsRead: self._on_streams_read,
             DrainRead: self._on_drain_read,
             RetryRequested: self._pods.on_retry_requested,
+            PodGroupsSought: self._on_pod_groups_sought,
         }
 
     def _on_reflector(self, event: ReflectorEvent[KubernetesObject]) -> Sequence[Effect]:
@@ -350,6 +353,10 @@ class WatcherCore:
         version = self._store.versions[event.kind]
         self._watermarks.on_version(event.kind, str(version), self._mirror.changes)
         return [*effects, *self._pods.on_version(event.kind, version, listed=isinstance(event, Listed))]
+
+    def _on_pod_groups_sought(self, event: PodGroupsSought) -> Sequence[Effect]:
+        self._grouping.on_sought(event.dialect)
+        return ()
 
     def _on_change(self, change: ObjectChange) -> Sequence[Effect]:
         number, effects = self._mirror_object(change.kind, change.name, change.new)
@@ -532,6 +539,7 @@ class WatcherCore:
             self._held_rooms.forget_deleted(self._clock.now)
         if self._grouping.changed:
             effects += self._groups.review_changed()
+        effects += [SeekPodGroups(dialect=dialect) for dialect in self._grouping.take_unsought()]
         return [*effects, *self._pods.publish_active(settled)] if self._pods.is_running else effects
 
     def _on_decision(self, event: DecisionReceived) -> Sequence[Effect]:

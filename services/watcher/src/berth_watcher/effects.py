@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
+from berth.api.kinds import PLUGIN_KINDS
+from berth.api.podgroups import Dialect
 from berth.bus.interface import (
     BusLostError,
     MissingError,
@@ -17,8 +19,10 @@ from berth.bus.interface import (
 )
 from berth.bus.stages import group_pending_message, pending_message, publish_dead_letter
 from berth.bus.topology import CLUSTER, FACTS, PENDING, RANKED
+from berth.cluster.podgroups import KINDS
 from berth.errors import BerthError, PermanentError, TemporaryError
 from berth.kube.client import KubeClient
+from berth.kube.informers import Informers
 from berth.kube.writes import get_pod
 from berth.leader.session import LeaderSession, NoLongerLeadingError
 from berth.lifecycle.coreloop import Inbox
@@ -47,6 +51,7 @@ from berth_watcher.events import (
     LookUpAttempt,
     LookUpKey,
     Note,
+    PodGroupsSought,
     PodRead,
     PublishDeadLetter,
     PublishGroup,
@@ -56,6 +61,7 @@ from berth_watcher.events import (
     PurgeKey,
     QueueStarted,
     ReadPod,
+    SeekPodGroups,
     StepDown,
     Warn,
     WorkQueue,
@@ -70,6 +76,7 @@ log = get_logger()
 # Lease yet is not ready.
 TAKEOVER: Final = "takeover"
 FULL_SECONDS: Final = 1.0  # until a key that NATS had no room for is written again
+SEEK_SECONDS: Final = 1.0  # between two questions whether the API server serves a dialect's PodGroups
 RETRY_SECONDS: Final = 0.2  # until a request without an answer is repeated
 # The streams that hold an attempt's messages, in the order in which they move.
 WORK_QUEUES: Final[Mapping[WorkQueue, str]] = {"pending": PENDING, "ranked": RANKED}
@@ -79,17 +86,20 @@ MANY_ATTEMPTS: Final = 15  # pods with at least this many share one `attempts` l
 class EffectRunner:
     """Carries out the effects of one term. Answers go into the inbox, and an error that ends the term too."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what the effects act on
         self,
         *,
         session: Session,
         client: KubeClient,
+        informers: Informers,
         leadership: LeaderSession,
         process: Process,
         inbox: Inbox[Event],
     ) -> None:
         self._session = session
         self._client = client
+        self._informers = informers
+        self._may_seek = dict[Dialect, float]()  # when the API server may be asked for PodGroups again
         self._leadership = leadership
         self._process = process
         self._inbox = inbox
@@ -117,6 +127,8 @@ class EffectRunner:
                 return self._look_up_attempt(effect)
             case ReadPod():
                 return self._read_pod(effect)
+            case SeekPodGroups():
+                return self._seek_pod_groups(effect.dialect)
             case PublishDeadLetter():
                 return self._publish_dead_letter(effect)
             case CountScheduled():
@@ -284,6 +296,13 @@ class EffectRunner:
             return
         same = pod is not None and pod.metadata.uid == effect.uid
         self._inbox.put(PodRead(uid=effect.uid, pod=pod if same else None))
+
+    async def _seek_pod_groups(self, dialect: Dialect) -> None:
+        clock = self._process.clock
+        await clock.sleep(max(0.0, self._may_seek.get(dialect, 0.0) - clock.now()))
+        self._may_seek[dialect] = clock.now() + SEEK_SECONDS
+        await self._informers.seek(PLUGIN_KINDS[KINDS[dialect]])
+        self._inbox.put(PodGroupsSought(dialect=dialect))
 
     async def _publish_dead_letter(self, effect: PublishDeadLetter) -> None:
         self._process.metrics.count("berth_dead_letters_total", cause="failed")

@@ -15,6 +15,7 @@ import msgspec
 
 from berth.api.meta import KubernetesObject
 from berth.api.pod import Pod
+from berth.api.podgroups import Dialect
 from berth.bus.interface import Entry
 from berth.kube.listwatch import Current, Deleted, Listed, ListedPart, ReflectorEvent, Undecodable, Upserted
 from berth.messages.attempts import DeadLetter, DecisionSummary, Pending
@@ -178,6 +179,13 @@ class RetryRequested:
     uid: Uid
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodGroupsSought:
+    """The API server was asked anew for a dialect's PodGroups; events of the reflector say what it answered."""
+
+    dialect: Dialect
+
+
 REFLECTOR_EVENTS: Final = (ListedPart, Listed, Upserted, Deleted, Current, Undecodable)
 
 Event = (
@@ -199,6 +207,7 @@ Event = (
     | StreamsRead
     | DrainRead
     | RetryRequested
+    | PodGroupsSought
 )
 
 
@@ -261,6 +270,13 @@ class LookUpAttempt:
 
     def subject(self, stage: str) -> PodSubject:
         return PodSubject(stage=stage, profile=self.profile, namespace=self.namespace, pod=self.pod)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeekPodGroups:
+    """Ask the API server anew whether it serves a dialect's PodGroups. Answered by PodGroupsSought."""
+
+    dialect: Dialect
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -328,6 +344,7 @@ Effect = (
     | LookUpKey
     | LookUpAttempt
     | ReadPod
+    | SeekPodGroups
     | PublishDeadLetter
     | Warn
     | Note

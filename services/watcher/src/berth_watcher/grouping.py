@@ -14,10 +14,12 @@ from berth.api.meta import KubernetesObject
 from berth.api.pod import Pod
 from berth.api.podgroups import (
     CoschedulingPodGroup,
+    Dialect,
     GroupKey,
     Members,
     PodGroup,
     UpstreamPodGroup,
+    group_of,
     in_order,
     of_coscheduling,
     of_upstream,
@@ -44,6 +46,7 @@ GROUP_KINDS: Final = frozenset(KINDS.values())
 Lacking = Callable[[str], str]
 # Seconds after which a gate is looked at again that such a reason closes.
 LACKING_SECONDS: Final = 1.0
+SOUGHT: Final = "whether the API server serves PodGroups is not known yet"
 
 _NOTHING: Final[Mapping[str, int]] = {}
 
@@ -96,6 +99,10 @@ class Grouping:
         self._groups = Groups(profiles)
         self._entries: dict[GroupKey, GroupEntry] = {}
         self._last: dict[str, Attempt] = {}  # by uid of a PodGroup, the attempt of an entry that left the queue
+        # By dialect that was not served, groups with pods that came since the API server was last asked for PodGroups,
+        # and those for which it is being asked.
+        self._unsought: dict[Dialect, set[GroupKey]] = {}
+        self._seeking: dict[Dialect, set[GroupKey]] = {}
         # Groups to be reviewed; true: what happened may help the group.
         self.changed: dict[QueuedGroup, bool] = {}
 
@@ -116,7 +123,13 @@ class Grouping:
 
     def observe_pod(self, uid: str, pod: Pod | None) -> None:
         now = self._clock.now
-        self._mark(self._groups.remove_pod(uid, now) if pod is None else self._groups.observe_pod(pod, now))
+        if pod is None:
+            self._mark(self._groups.remove_pod(uid, now))
+            return
+        key = group_of(pod)
+        if key is not None and KINDS[key.dialect] in self._store.absent and not self._groups.has(key, uid):
+            self._unsought.setdefault(key.dialect, set()).add(key)
+        self._mark(self._groups.observe_pod(pod, now))
 
     def observe_group(self, form: PodGroup) -> None:
         self._mark(self._groups.observe_group(form))
@@ -124,6 +137,18 @@ class Grouping:
     def remove_group(self, form: PodGroup) -> None:
         self._last.pop(form.uid, None)
         self._mark(self._groups.remove_group(form.key, form.uid))
+
+    def take_unsought(self) -> list[Dialect]:
+        """Dialects for whose PodGroups the API server is to be asked now, before pods are taken for ordinary ones."""
+        found = [dialect for dialect in self._unsought if dialect not in self._seeking]
+        for dialect in found:
+            self._seeking[dialect] = self._unsought.pop(dialect)
+        return found
+
+    def on_sought(self, dialect: Dialect) -> None:
+        for key in self._seeking.pop(dialect, ()):
+            if (group := self._groups.get(key)) is not None:
+                self.mark(group, helps=True)
 
     def mark_all(self, *, helps: bool = True) -> None:
         for group in self._groups:
@@ -211,8 +236,10 @@ class Grouping:
         return Review(gate=gate, members=members, joining=joining, leaving=[])
 
     def _gate(self, group: QueuedGroup, members: Members) -> GroupGate:
-        if KINDS[group.key.dialect] in self._store.absent:
-            return GroupGate(Way.ONE_BY_ONE)
+        key = group.key
+        if KINDS[key.dialect] in self._store.absent:
+            is_sought = all(key not in keys.get(key.dialect, ()) for keys in (self._unsought, self._seeking))
+            return GroupGate(Way.ONE_BY_ONE) if is_sought else GroupGate(Way.GATED, SOUGHT)
         watched, unread = self._store.kinds, self._store.unread
         known = [dialect for dialect, kind in KINDS.items() if kind in watched and kind not in unread]
         return group.gate(members, known, self._clock.now)

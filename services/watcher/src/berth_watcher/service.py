@@ -223,6 +223,7 @@ class WatcherTerm:
         effects = EffectRunner(
             session=self._session,
             client=parts.client,
+            informers=parts.informers,
             leadership=self._leadership,
             process=parts.process,
             inbox=self._inbox,

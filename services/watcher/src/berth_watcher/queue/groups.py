@@ -203,6 +203,10 @@ class Groups:
         """The PodGroup of this name, also if no pod names it."""
         return self._named.get(key)
 
+    def has(self, key: GroupKey, uid: str) -> bool:
+        """Whether the pod is one of the group."""
+        return self._key_of.get(uid) == key
+
     def of(self, uid: str) -> QueuedGroup | None:
         """The group of a pod."""
         key = self._key_of.get(uid)

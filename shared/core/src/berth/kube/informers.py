@@ -528,6 +528,7 @@ class Informers:
         self._on_relist = on_relist
         self._on_unread = on_unread
         self._unread: dict[str, str] = {}
+        self._absent: set[str] = set()  # rare kinds that the API server did not serve when it was last asked
         self._on_read: dict[str, Callable[[], None]] = {}
         self._clock = clock or SteadyClock()
         self._failures = FailureLog(client)
@@ -600,6 +601,12 @@ class Informers:
             self._restart(kind)
             await self._listed[kind.name].wait()
 
+    async def seek(self, kind: Kind[Any]) -> None:
+        """Wait until the API server was asked anew for a rare kind that it did not serve; at once if it does."""
+        if kind.name in self._absent:
+            self._restart(kind)
+            await self._listed[kind.name].wait()
+
     async def _restart_all(self) -> None:
         # The API server has an older store: versions that were reached say nothing about it.
         for kind in self._kinds:
@@ -634,6 +641,10 @@ class Informers:
             return  # replaced by a newer reflector
         if isinstance(event, Current):
             self._note_unread(event.kind, event.unread)
+        if isinstance(event, Current) and not event.is_served:
+            self._absent.add(event.kind)
+        else:
+            self._absent.discard(event.kind)
         self._listener(event)
         if isinstance(event, Listed) or (isinstance(event, Current) and (event.unread or not event.is_served)):
             self._note_listed(event.kind, is_new=isinstance(event, Listed))
