@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 from berth.api.config.encode import ConfigurationDigests
 from berth.errors import DecodeError
 from berth.lifecycle.peers import (
+    ANSWERS,
     EVERY_SECONDS,
     FORGOTTEN_SECONDS,
     GONE_SECONDS,
@@ -372,6 +373,19 @@ async def test_the_watcher_knows_for_seconds_which_attempts_a_scorer_says_to_hol
             assert not watcher.peers.hold("web.1.2", clock.now())
         await clock.run(HELD_SECONDS + 1)
         assert not watcher.peers.hold("web.1.1", clock.now())
+
+
+def test_a_new_process_hastens_the_next_announcement_and_made_up_ones_not_two_in_a_row():
+    known = peers()
+
+    def pauses_with(announced: Announcement) -> int:
+        pauses = known.pauses()
+        first = next(pauses)
+        known.receive(announced, 0.0)
+        return len([first, *pauses])
+
+    assert list(known.pauses()) == [EVERY_SECONDS / ANSWERS] * ANSWERS
+    assert [pauses_with(each) for each in (scorer(), scorer("t"), scorer("t"), scorer("u"))] == [1, ANSWERS, ANSWERS, 1]
 
 
 async def test_a_flood_of_announcements_reaches_a_service_up_to_its_limit(bus):

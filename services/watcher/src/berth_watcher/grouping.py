@@ -45,7 +45,7 @@ GROUP_KINDS: Final = frozenset(KINDS.values())
 # Says why messages about groups of a profile would not be understood; empty if they are.
 Lacking = Callable[[str], str]
 # Seconds after which a gate is looked at again that such a reason closes.
-LACKING_SECONDS: Final = 1.0
+LACKING_SECONDS: Final = 0.25
 SOUGHT: Final = "whether the API server serves PodGroups is not known yet"
 
 _NOTHING: Final[Mapping[str, int]] = {}

@@ -1,13 +1,13 @@
 """The other services on the bus: their processes, their configurations, and differences from this one's.
 
-Every service announces itself every 5 s (docs/protocol.md, 2.9). Messages carry their writer's digest as well, so that
-a service that does not announce itself is noticed too. A rollout has two configurations: a difference is a warning and
-stops no work. Its begin and its end are logged once.
+Every service announces itself every 5 s, and to a new one at once (docs/protocol.md, 2.9). Messages carry their
+writer's digest as well, so that a service that does not announce itself is noticed too. A rollout has two
+configurations: a difference is a warning and stops no work. Its begin and its end are logged once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import islice
@@ -25,6 +25,7 @@ from berth.observability.metrics import Meter
 log = get_logger()
 
 EVERY_SECONDS: Final = 5.0  # between two announcements of a process, of a few hundred bytes
+ANSWERS: Final = 10  # times in between at which a process announces itself if there is a new one
 GONE_SECONDS: Final = 16.0  # without an announcement before a process counts as gone: three announcements
 FORGOTTEN_SECONDS: Final = 600.0  # after which a process that has gone is no longer listed
 MESSAGE_SECONDS: Final = 60.0  # how long a digest counts after the last message with it
@@ -147,6 +148,7 @@ class Peers:
         self._new: dict[str, tuple[float, int]] = {}  # by service: when a second began, and the new processes in it
         self._read: dict[tuple[str, str], _Read] = {}
         self._passed_at = self._listening_since = float("-inf")
+        self._has_newcomer = self._was_hastened = False
 
     def is_read(self, subject: str, size: int, now: float) -> bool:
         """Whether an announcement is to be decoded and received. Anybody with a service's rights may send thousands."""
@@ -171,6 +173,20 @@ class Peers:
             state = _State.LEFT if announcement.leaving else _State.PRESENT
             since, held = known.since if known else now, frozenset(announcement.held)
             self._announced[key] = _Announced(announcement, since, now, state, held)
+        self._has_newcomer = self._has_newcomer or known is None
+
+    def pauses(self) -> Iterator[float]:
+        """The pauses in seconds after which to look again, until this process is to announce itself again.
+
+        A new process need not wait for what it must know of this one. Never twice in a row: made-up processes would
+        have all others say more than readers are sent.
+        """
+        may_hasten, self._was_hastened, self._has_newcomer = not self._was_hastened, False, False
+        for _ in range(ANSWERS):
+            yield EVERY_SECONDS / ANSWERS
+            if may_hasten and self._has_newcomer:
+                self._was_hastened = True
+                return
 
     def _has_room(self, service: str, now: float) -> bool:
         of_service = [key for key, each in self._announced.items() if each.announcement.service == service]

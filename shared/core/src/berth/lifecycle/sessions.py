@@ -35,7 +35,6 @@ from berth.clock import Backoff
 from berth.errors import BerthError, DecodeError, TemporaryError
 from berth.lifecycle.peers import (
     ALL_ANNOUNCEMENTS,
-    EVERY_SECONDS,
     MAX_HELD,
     MOST_ANNOUNCEMENTS,
     Announcement,
@@ -387,7 +386,8 @@ async def present(
                     own.subject, encode(msgspec.structs.replace(own, held=tuple(held()[:MAX_HELD])))
                 )
                 reporter.review(clock.now())
-                await clock.sleep(EVERY_SECONDS)
+                for seconds in peers.pauses():
+                    await clock.sleep(seconds)
 
     try:
         async with in_background(announce(), name="announcing this service"):
