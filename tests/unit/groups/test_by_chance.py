@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import chain, product
 
 import msgspec
 import pytest
@@ -123,9 +123,19 @@ def test_what_a_small_search_finds_is_found_or_not_called_impossible(cluster, qu
         assert "no placement found in " in found.message
 
 
+@settings(max_examples=often(60), deadline=None)
+@given(st.lists(st.lists(st.integers(2, 15), min_size=1, max_size=4), min_size=2, max_size=4), st.integers(0, 2))
+def test_few_members_have_a_plan_wherever_sums_of_one_resource_hold_them(sizes, left):
+    snapshot = Snapshot()
+    for number, cpus in enumerate(sizes):
+        snapshot.set_node(a_node(f"n{number}", cpu=f"{sum(cpus) + left}00m"))
+    pods = [a_pod(f"m{number}", cpu=f"{cpu}00m") for number, cpu in enumerate(chain.from_iterable(sizes))]
+    assert plan_at_once(a_question(pods), snapshot, PROFILE).is_found
+
+
 @pytest.mark.slow
-def test_what_greedy_orders_find_is_most_of_what_there_is():
-    """Of random groups with a placement at most one in twenty gets none: a figure to be told of when it changes."""
+def test_what_plans_find_is_most_of_what_there_is():
+    """Of random groups with a placement at most one in fifty gets none: a figure to be told of when it changes."""
     missed = possible = 0
     strategy = st.tuples(loads, questions(most=4, resources=False))
 
@@ -140,7 +150,7 @@ def test_what_greedy_orders_find_is_most_of_what_there_is():
 
     count()
     assert possible >= 40
-    assert missed <= possible / 20
+    assert missed <= possible / 50
 
 
 @settings(max_examples=often(12), deadline=None)

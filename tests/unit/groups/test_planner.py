@@ -36,9 +36,10 @@ from berth.framework.extending import Extension
 from berth.framework.interface import FilterPlugin
 from berth.framework.status import SUCCESS, CycleState, Status
 from berth.groups.planner import plan, plan_at_once
+from berth.groups.workspace import Workspace
 from berth.messages.groups import GroupPlan
 from harness.builders.groups import RACK, a_question, apart, members, nodes_of, racks, together
-from harness.builders.objects import a_container, a_node, a_pod
+from harness.builders.objects import a_container, a_node, a_pod, first_attempt
 from harness.builders.profiles import default_profile, profile_of
 
 PROFILE = default_profile()
@@ -206,6 +207,68 @@ def test_followers_are_placed_after_those_that_they_need():
     assert len(found.members) == 5
     assert found.orders > 1
     assert len(racks_of(found)) == 1
+
+
+# --- packing
+
+
+def free_on(*cpus: str) -> Snapshot:
+    return snapshot_of(*[a_node(f"n{cpu}", cpu=cpu) for cpu in cpus])
+
+
+def of_sizes(*cpus: str) -> list[Pod]:
+    return [a_pod(f"m{number}", cpu=cpu) for number, cpu in enumerate(cpus)]
+
+
+def test_a_large_member_gets_the_node_that_it_fills_best_where_scores_would_give_it_a_larger_one():
+    found = plan_at_once(a_question(of_sizes("1200m", "1", "1")), free_on("1500m", "2"), PROFILE)
+    assert nodes_of(found) == {"uid-m0": "n1500m", "uid-m1": "n2", "uid-m2": "n2"}
+
+
+def test_few_members_are_placed_where_some_assignment_holds_them():
+    # On the tightest nodes one 5 is alone on 7, and then 5 + 4 leave no room for 3 on 10: 4 + 3 must go to 7.
+    found = plan_at_once(a_question(of_sizes("5", "5", "4", "3")), free_on("7", "10"), PROFILE)
+    assert nodes_of(found) == {"uid-m0": "n10", "uid-m1": "n10", "uid-m2": "n7", "uid-m3": "n7"}
+
+
+def test_of_more_members_than_are_needed_those_are_placed_that_leave_room_for_enough():
+    # The four smallest need all that is free.
+    found = plan_at_once(a_question(of_sizes("6", "5", "5", "4", "3"), need=4), free_on("7", "10"), PROFILE)
+    assert len(found.members) == 4
+
+
+@pytest.mark.parametrize("rack", ["required", "preferred"])
+def test_members_are_packed_in_the_rack_that_holds_them(rack):
+    cpus = {"r0n0": "7", "r0n1": "10", "r1n0": "2", "r1n1": "2"}
+    snapshot = snapshot_of(*[a_node(name, cpu=cpu, labels={RACK: name[:2]}) for name, cpu in cpus.items()])
+    found = plan_at_once(a_question(of_sizes("5", "5", "4", "3"), rack=rack), snapshot, PROFILE)
+    assert racks_of(found) == {"r0": 4}
+
+
+def test_members_that_keep_apart_are_packed_too():
+    snapshot = free_on("1", "2", "3")
+    space = Workspace(snapshot, PROFILE, first_attempt(a_pod("gang")))
+    pods = members(2, cpu="1", labels={"app": "one"}, affinity=apart(app="one"))
+    for node in snapshot.node_names():
+        snapshot.set_node(a_node(node, cpu=node[1:], labels={"kubernetes.io/hostname": node}))
+    for _ in space.place_tightly(pods, snapshot.columns.exists[: snapshot.size], {"cpu": 1.0}):
+        pass
+    assert [each.node for each in space.placed] == ["n1", "n2"]
+
+
+def test_a_group_that_no_packing_helps_says_so():
+    found = plan_at_once(a_question(of_sizes("1500m", "1500m", "1")), racks([0, 0], cpu=2), PROFILE)
+    assert found.message.endswith("; no placement found in 2 orders, nor by packing nodes tightly")
+    assert not found.is_impossible
+
+
+def test_a_large_group_of_several_sizes_is_packed_in_few_steps():
+    # As in the first of these tests, a hundred times.
+    nodes = [a_node(f"{cpu}-{number}", cpu=cpu) for number in range(100) for cpu in ("1500m", "2")]
+    pods = [*members(100, "a", cpu="1200m"), *members(200, "b", cpu="1")]
+    found = plan_at_once(a_question(pods), snapshot_of(*nodes), PROFILE)
+    assert len(found.members) == 300
+    assert found.steps < 30
 
 
 def test_no_placement_is_not_called_impossible_unless_a_bound_proves_it():

@@ -2,12 +2,13 @@
 
 Members are placed class by class, each where it would go by itself, and all that are pending are tried; ``need`` of
 them with a place is success. One order refuses what another places, so that there are up to four, each in the domains
-that bounds leave. The plan is made in steps, and depends neither on their length nor on a clock.
+that bounds leave; then members of unlike requests are packed. The plan is made in steps, and depends neither on their
+length nor on a clock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -22,8 +23,9 @@ from berth.framework.extending import Extension
 from berth.framework.profile import Profile
 from berth.framework.status import NO_NODES, Diagnosis
 from berth.groups.domains import Domain, DomainChoice, domains_of
+from berth.groups.packing import packed, scarcity_of
 from berth.groups.question import GroupClass, GroupQuestion, claims_devices, classes_of, measured
-from berth.groups.workspace import MemberError, Steps, Workspace
+from berth.groups.workspace import CountedSteps, MemberError, Steps, Workspace
 from berth.messages.attempts import MOST_CLASSES, Candidate, Rejection
 from berth.messages.groups import (
     MOST_ALTERNATES,
@@ -104,6 +106,7 @@ class Planner:
         self._classes: list[GroupClass] = []
         self._steps = 0
         self._orders = 0
+        self._packs = False
         self._best: _Attempt | None = None
         self.result = GroupPlan(need=question.need)
 
@@ -148,17 +151,29 @@ class Planner:
 
     def _search(self, domains: DomainChoice) -> Steps:
         """Try orders and domains up to the first plan, whose members stay placed."""
+        for trying in self._tries(domains):
+            yield from trying
+            if self._best is not None and self._best.count >= self._question.need:
+                return
+            self._workspace.undo()
+            if self._steps >= MOST_STEPS:
+                return
+
+    def _tries(self, domains: DomainChoice) -> Iterator[Steps]:
         for order in self._order_by_order():
             self._orders += 1
             for domain in domains.tried:
-                yield from self._try(order, domain, domains)
-                if self._best is not None and self._best.count >= self._question.need:
-                    return
-                self._workspace.undo()
-                if self._steps >= MOST_STEPS:
-                    return
+                yield self._try(order, domain, domains)
             if not domains.tried:
                 return
+        if len(self._classes) == 1:
+            return  # equal members leave the same over in any order
+        self._packs = True
+        order, scarcity = self._largest_first(), scarcity_of(self._classes, self._workspace.snapshot)
+        for domain in domains.tried:
+            yield self._try(order, domain, domains, scarcity)
+        for domain in domains.tried:
+            yield self._try_packed(order, domain, domains, scarcity)
 
     def _step(self) -> Steps:
         self._steps += 1
@@ -166,8 +181,7 @@ class Planner:
 
     def _order_by_order(self) -> list[Sequence[GroupClass]]:
         """The distinct orders: by scarcity, the largest first, those that others follow first, reversed."""
-        scarce = self._by_scarcity()
-        largest = sorted(scarce, key=lambda each: -each.share)
+        scarce, largest = self._by_scarcity(), self._largest_first()
         leaders = sorted(scarce, key=lambda each: each.follows)
         distinct = {tuple(each.number for each in order): order for order in (scarce, largest, leaders, scarce[::-1])}
         return list(distinct.values())
@@ -175,8 +189,17 @@ class Planner:
     def _by_scarcity(self) -> list[GroupClass]:
         return sorted(self._classes, key=lambda each: each.scarcity)
 
-    def _try(self, order: Sequence[GroupClass], domain: Domain, domains: DomainChoice) -> Steps:
-        """Place the members, and leave them placed."""
+    def _largest_first(self) -> list[GroupClass]:
+        return sorted(self._by_scarcity(), key=lambda each: -each.share)
+
+    def _try(
+        self,
+        order: Sequence[GroupClass],
+        domain: Domain,
+        domains: DomainChoice,
+        scarcity: Mapping[str, float] | None = None,
+    ) -> Steps:
+        """Place the members, and leave them placed. With ``scarcity`` on the tightest nodes, else on the best."""
         attempt = _Attempt(domain, order)
         left = len(self._question.members)
         for each in order:
@@ -185,20 +208,52 @@ class Planner:
             left -= len(each.pods)
             attempt.placed[each] = 0
             for run in each.runs:
-                yield from self._place(attempt, each, run, domains)
+                yield from self._place(attempt, each, run, domains, scarcity)
+        self._compare(attempt)
+
+    def _try_packed(
+        self, order: Sequence[GroupClass], domain: Domain, domains: DomainChoice, scarcity: Mapping[str, float]
+    ) -> Steps:
+        """Place as many as are needed where a search of sums has found room, then the others where they fit best."""
+        found: Mapping[GroupClass, list[int]] = {}
+        for rows in _parts(domain, domains):
+            found = found or packed(order, rows, self._workspace.snapshot, self._question.need, scarcity)
+            yield from self._step()
+        if not found:
+            return
+        attempt = _Attempt(domain, order, dict.fromkeys(order, 0))
+        for each, places in found.items():
+            for pod, row in zip(each.pods, places, strict=False):
+                only = np.zeros(len(domain.rows), dtype=np.bool_)
+                only[row] = True
+                attempt.placed[each] += yield from self._counting(
+                    self._workspace.place_alike([pod], only, each.extension)
+                )
+        placed = {each.pod.uid for each in self._workspace.placed}
+        for each in order:
+            for run in each.runs:
+                yield from self._place(attempt, each, [pod for pod in run if pod.uid not in placed], domains)
+        self._compare(attempt)
+
+    def _compare(self, attempt: _Attempt) -> None:
         if self._best is None or attempt.count > self._best.count:
             self._best = attempt
 
-    def _place(self, attempt: _Attempt, of_class: GroupClass, pods: Sequence[Pod], domains: DomainChoice) -> Steps:
-        done = 0
-        for rows in (attempt.domain.rows,) if domains.outside is None else (attempt.domain.rows, domains.outside):
-            placing = self._workspace.place_alike(pods[done:], rows, of_class.extension)
-            try:
-                while True:
-                    next(placing)
-                    yield from self._step()
-            except StopIteration as end:
-                done += end.value
+    def _place(
+        self,
+        attempt: _Attempt,
+        of_class: GroupClass,
+        pods: Sequence[Pod],
+        domains: DomainChoice,
+        scarcity: Mapping[str, float] | None = None,
+    ) -> Steps:
+        space, done = self._workspace, 0
+        for rows in _parts(attempt.domain, domains):
+            if scarcity is None:
+                placing = space.place_alike(pods[done:], rows, of_class.extension)
+            else:
+                placing = space.place_tightly(pods[done:], rows, scarcity, of_class.extension)
+            done += yield from self._counting(placing)
             if done == len(pods):
                 break
         attempt.placed[of_class] += done
@@ -206,6 +261,16 @@ class Planner:
             attempt.missing[of_class] = pods[done]
             attempt.rejections[of_class] = self._rejections(pods[done], rows, of_class.extension)
             yield from self._step()
+
+    def _counting(self, placing: CountedSteps) -> CountedSteps:
+        """Each step counts as one of the plan's."""
+        try:
+            while True:
+                next(placing)
+                yield from self._step()
+        except StopIteration as end:
+            done: int = end.value
+            return done
 
     def _rejections(self, pod: Pod, rows: Mask, extension: Extension | None) -> tuple[Rejection, ...]:
         """Why none of these rows takes the pod now."""
@@ -300,7 +365,8 @@ class Planner:
         if domains.is_impossible:
             parts.append("no order of placing them would do")
         else:
-            parts.append(f"no placement found in {self._orders} order{'s' * (self._orders > 1)}")
+            tightly = ", nor by packing nodes tightly" * self._packs
+            parts.append(f"no placement found in {self._orders} order{'s' * (self._orders > 1)}{tightly}")
         classes = [
             ClassPlan(
                 members=len(each.pods),
@@ -321,6 +387,11 @@ class Planner:
             orders=self._orders,
             steps=self._steps,
         )
+
+
+def _parts(domain: Domain, domains: DomainChoice) -> Sequence[Mask]:
+    """The rows for members, the best first: those of a preferred domain, then all."""
+    return (domain.rows,) if domains.outside is None else (domain.rows, domains.outside)
 
 
 class _NodeTable:

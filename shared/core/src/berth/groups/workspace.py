@@ -50,6 +50,8 @@ CountedSteps = Generator[None, None, int]
 
 # Alike members that are placed in one step: 15 ms of a scorer's 30.
 AT_ONCE: Final = 250
+# What is left over on nodes is compared in whole numbers.
+_LEFT_SCALE: Final = 2**30
 
 
 class MemberError(BerthError):
@@ -189,6 +191,41 @@ class Workspace:
             yield
         return len(pods)
 
+    def place_tightly(
+        self, pods: Sequence[Pod], allowed: Mask, scarcity: Mapping[str, float], extension: Extension | None = None
+    ) -> CountedSteps:
+        """Place them as ``place_alike`` does, each on the node with the least left over, whatever its scores.
+
+        ``scarcity``: by resource, how much a unit of it counts in what is left over.
+
+        Raises:
+            MemberError: one of them cannot be ranked.
+        """
+        if extension is not None:
+            allowed = allowed & extension.mask(self.snapshot)
+        done = 0
+        while done < len(pods):
+            placed = yield from self._fill(pods[done : done + AT_ONCE], allowed, scarcity, extension)
+            if not placed:
+                break
+            done += placed
+        return done
+
+    def _fill(
+        self, pods: Sequence[Pod], allowed: Mask, scarcity: Mapping[str, float], extension: Extension | None
+    ) -> CountedSteps:
+        """Place the first of them, and if their sums are all that counts the others too."""
+        cycle = self.cycle_of(pods[0])
+        rows = self.guarded(pods[0], lambda: cycle.tightest(len(pods), allowed, scarcity, self.attempt))
+        if not cycle.is_countable:
+            only = np.zeros(self.snapshot.size, dtype=np.bool_)
+            only[rows] = True
+            return (yield from self.place_alike(pods[:1], only, extension))
+        for pod, row in zip(pods, rows, strict=False):
+            self.place(pod, self.snapshot.rows.names[row])
+        yield
+        return len(rows)
+
     def _together(self, pods: Sequence[Pod], allowed: Mask) -> list[str] | None:
         """A node for each of the first pods that fit; None if they must be ranked one by one."""
         cycle = self.cycle_of(pods[0])
@@ -318,6 +355,32 @@ class ClassCycle:
         for entry in moving:
             constant = constant - scored.parts[entry.plugin.name][best]
         return self._spread(rows[best], constant, moving, count, attempt)
+
+    def tightest(self, count: int, allowed: Mask, scarcity: Mapping[str, float], attempt: Attempt) -> list[int]:
+        """The allowed rows with the least left over, each as often as it takes one of ``count`` pods.
+
+        If the pods do not count by the sums of each row, it is one row for the first pod.
+
+        Raises:
+            PluginFailure: a plugin failed.
+        """
+        rows = np.flatnonzero(self.feasible().mask & allowed)
+        if not len(rows):
+            return []
+        nodes = Nodes(self._snapshot, rows)
+        left = np.zeros(len(rows))
+        for resource, weight in scarcity.items():
+            left += (nodes.allocatable(resource) - nodes.requested(resource)) * weight
+        order = best_first(-np.rint(left * _LEFT_SCALE).astype(np.int64), nodes, attempt, count, fewer_pods_first=False)
+        if self.is_countable:
+            among = np.zeros(self._snapshot.size, dtype=np.bool_)
+            among[rows[order]] = True
+            room = self.room(among, count)[rows[order]]
+            chosen = np.repeat(rows[order], room.astype(np.intp))[:count]
+        else:
+            chosen = rows[order[:1]]
+        found: list[int] = chosen.tolist()
+        return found
 
     def _spread(
         self, rows: RowIndex, constant: Scores, moving: Sequence[WeightedScore], count: int, attempt: Attempt
