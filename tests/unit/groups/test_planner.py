@@ -403,6 +403,19 @@ def test_a_plan_goes_on_with_a_copy_while_others_change_the_snapshot():
     assert found == expected
 
 
+def test_a_search_for_tight_nodes_pauses_between_its_states():
+    snapshot, question = free_on("7", "10"), a_question(of_sizes("5", "5", "4", "3"))
+    planning = plan(question, snapshot, PROFILE, may_continue=lambda: False)
+    pauses = 0
+    with pytest.raises(StopIteration) as end:
+        while True:
+            next(planning)
+            pauses += 1
+            snapshot.place(a_pod(f"other-{pauses}", cpu="1"), "n10")
+    assert end.value.value.is_found
+    assert pauses > end.value.value.steps
+
+
 def test_a_gang_that_needs_gpus_of_nodes_pauses_as_any_other():
     snapshot = snapshot_of(a_node("n1", **{"example.com/gpu": "4"}), a_node("n2", **{"example.com/gpu": "4"}))
     pods = [a_pod(f"m{n}", containers=[a_container(**{"example.com/gpu": "1"})]) for n in range(8)]

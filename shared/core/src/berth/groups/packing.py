@@ -7,7 +7,7 @@ nodes whose sums hold all that are needed (``packed``). Both know sums alone: th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -19,12 +19,13 @@ from berth.groups.question import GroupClass
 
 # Members of a group for which ``packed`` looks.
 MOST_PACKED: Final = 32
-# States that it looks at: about 10 ms.
+# States that it looks at: 10 to 100 ms.
 MOST_STATES: Final = 500
 
 _PODS: Final = "pods"
 
 Amounts = tuple[int, ...]
+Packing = Generator[None, None, dict[GroupClass, list[int]]]
 
 
 def scarcity_of(classes: Sequence[GroupClass], snapshot: Snapshot) -> dict[str, float]:
@@ -44,10 +45,10 @@ def scarcity_of(classes: Sequence[GroupClass], snapshot: Snapshot) -> dict[str, 
 
 def packed(
     classes: Sequence[GroupClass], rows: Mask, snapshot: Snapshot, need: int, scarcity: Mapping[str, float]
-) -> dict[GroupClass, list[int]]:
+) -> Packing:
     """For ``need`` members, of each class the first, a row whose sums hold them; empty if none are found.
 
-    ``classes``: the largest first.
+    ``classes``: the largest first. Yields at each state; the Snapshot is read before.
     """
     members = [place for place, each in enumerate(classes) for _ in each.pods]
     if len(members) > MOST_PACKED:
@@ -65,7 +66,7 @@ def packed(
         free=[tuple(each) for each in free],
         weights=[*scarcity.values(), 0.0],
     )
-    if not search.run(0, need):
+    if not (yield from search.run(0, need)):
         return {}
     found: dict[GroupClass, list[int]] = {}
     for of_class, node in search.chosen:
@@ -105,7 +106,7 @@ class _Search:
     chosen: list[tuple[int, int]] = field(default_factory=list)  # classes and nodes
     _seen: set[object] = field(default_factory=set)
 
-    def run(self, member: int, need: int) -> bool:
+    def run(self, member: int, need: int) -> Generator[None, None, bool]:
         """Give ``need`` of the members from this one on a node."""
         if not need:
             return True
@@ -113,17 +114,18 @@ class _Search:
         if state in self._seen or len(self._seen) >= MOST_STATES or not self._may_fit(member, need):
             return False
         self._seen.add(state)
+        yield
         of_class = self.members[member]
         for node in sorted(self._nodes_for(of_class), key=self._left_on):
             before = self.free[node]
             requested = self.requests[of_class]
             self.free[node] = tuple(free - amount for free, amount in zip(before, requested, strict=True))
             self.chosen.append((of_class, node))
-            if self.run(member + 1, need - 1):
+            if (yield from self.run(member + 1, need - 1)):
                 return True
             self.chosen.pop()
             self.free[node] = before
-        return self.run(member + 1, need)  # without it
+        return (yield from self.run(member + 1, need))  # without it
 
     def _nodes_for(self, of_class: int) -> Iterator[int]:
         requested = self.requests[of_class]

@@ -217,7 +217,8 @@ class Planner:
         """Place as many as are needed where a search of sums has found room, then the others where they fit best."""
         found: Mapping[GroupClass, list[int]] = {}
         for rows in _parts(domain, domains):
-            found = found or packed(order, rows, self._workspace.snapshot, self._question.need, scarcity)
+            if not found:
+                found = yield from packed(order, rows, self._workspace.snapshot, self._question.need, scarcity)
             yield from self._step()
         if not found:
             return
