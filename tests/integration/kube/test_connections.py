@@ -75,8 +75,42 @@ def test_one_connection_serves_one_request_after_the_other(run: Run):
                 assert (await pool.exchange(at(server.port), post())).status == 200
             assert len(server.peers) == 1
             assert server.requests == [POST] * 5
-            await asyncio.gather(*(pool.exchange(at(server.port), post()) for _ in range(7)))
-            assert len(server.peers) == 7
+
+    run(test())
+
+
+def test_few_connections_are_opened_at_a_time_and_requests_take_those_that_are_free(run: Run, monkeypatch):
+    connecting: list[asyncio.Event] = []
+    connect = connections.connect
+
+    async def slowly(*to: object) -> None:
+        connecting.append(asyncio.Event())
+        await connecting[-1].wait()
+        await connect(*to)
+
+    async def test():
+        connecting.clear()
+        async with raw_server() as server, Pool() as pool:
+            await pool.exchange(at(server.port), post())
+            monkeypatch.setattr(connections, "connect", slowly)
+            sent = [asyncio.create_task(pool.exchange(at(server.port), post())) for _ in range(24)]
+            await until(lambda: sum(each.done() for each in sent) == 20)
+            assert len(connecting) == 4
+            assert len(server.peers) == 1
+            for each in connecting:
+                each.set()
+            await asyncio.gather(*sent)
+            assert len(server.peers) == 5
+        monkeypatch.setattr(connections, "connect", connect)
+
+    run(test())
+
+
+def test_all_requests_are_sent_at_once_where_answers_take_long(run: Run):
+    async def test():
+        async with raw_server(together(30, lambda peer: peer.request())) as server, Pool() as pool:
+            await asyncio.gather(*(pool.exchange(at(server.port), post()) for _ in range(30)))
+            assert len(server.peers) == 30
 
     run(test())
 
