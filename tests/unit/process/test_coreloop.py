@@ -87,6 +87,38 @@ async def test_core_is_called_without_an_event_when_it_is_due():
     await ended(running)
 
 
+class SlowCore(EchoingCore):
+    """Each call takes 50 ms."""
+
+    def __init__(self, clock: TickingClock, sent: list[str]) -> None:
+        super().__init__()
+        self.sent_before: list[list[str]] = []
+        self._clock = clock
+        self._sent = sent
+
+    def handle(self, events: Iterable[str], now: float, may_continue: Callable[[], bool]) -> list[str]:
+        self.sent_before.append([*self._sent])
+        self._clock.jump(0.05)
+        return super().handle([next(iter(events))], now, may_continue)
+
+
+async def test_what_a_long_step_publishes_is_sent_before_the_next_one():
+    """Through the connection's queue and the client's, each of which takes a turn of the event loop."""
+    clock, sent = TickingClock(), []
+
+    def publish(effect: str) -> None:
+        later = asyncio.get_running_loop().call_soon
+        later(later, sent.append, effect)
+
+    core = SlowCore(clock, sent)
+    loop = CoreLoop(core, publish, clock=clock, slice_seconds=0.03)
+    loop.inbox.put("first", "second", "third")
+    running = asyncio.create_task(loop.run())
+    await asyncio.wait_for(loop.until(lambda: len(core.calls) == 3), 10)
+    assert core.sent_before == [[], ["first"], ["first", "second"]]
+    await ended(running)
+
+
 @pytest.mark.parametrize(("seconds", "calls"), [(0.3, [1, 9]), (0.0, [1] * 10)])
 async def test_events_gather_for_as_long_as_is_asked_for(seconds: float, calls: list[int]):
     core, clock = EchoingCore(), TickingClock()

@@ -24,6 +24,10 @@ EffectT_co = TypeVar("EffectT_co", covariant=True)
 BATCH: Final = 512  # events in one slice: some milliseconds of work
 # The part of a slice for events. The rest is for the pods that they may help, however many events arrive.
 SHARE_OF_EVENTS: Final = 2 / 3
+# After a step of this many seconds or more, what it has published gets so many turns of the event loop, in which it
+# passes the outbox and the client's buffer. Else it would wait for the next step: a group's plan for that of the next.
+LONG_STEP_SECONDS: Final = 0.005
+TURNS_TO_SEND: Final = 3
 
 
 class Core(Protocol[EventT_contra, EffectT_co]):
@@ -186,7 +190,11 @@ class CoreLoop(Generic[EventT, EffectT]):
                 await self._clock.sleep(gathering)
                 seconds = None if seconds is None else max(0.0, seconds - gathering)
             await self.inbox.wait(seconds)
+            began = self._now()
             self.step()
+            if self._now() - began >= LONG_STEP_SECONDS:
+                for _ in range(TURNS_TO_SEND):
+                    await asyncio.sleep(0)
 
     def step(self) -> None:
         """Handle the events of one slice, and start the effects."""
