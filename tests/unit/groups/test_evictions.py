@@ -12,6 +12,7 @@ from berth.api.pod import Pod
 from berth.api.podgroups import GROUP_LABEL, Topology
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import check
+from berth.groups import planner
 from berth.groups.evictions import GroupEvictions, plan_evictions, units_of
 from berth.groups.planner import plan_at_once
 from berth.groups.question import GroupQuestion
@@ -63,6 +64,14 @@ def test_twelve_evictions_are_enough_for_twelve_and_none_is_of_the_group_that_go
     assert len(names(found)) == 12
     assert all(name.startswith("single") for name in names(found))
     assert {uid: full.node_of(uid) for uid in full._placed} == before
+
+
+def test_the_search_looks_for_places_alone(full, monkeypatch):
+    """Alternates, and why others have no place, take as long as the places."""
+    monkeypatch.setattr(planner.Planner, "_alternates", None)
+    monkeypatch.setattr(planner.Planner, "_rejections", None)
+    assert len(names(evicted(a_question(members(12, cpu="1")), full))) == 12
+    assert evicted(a_question(members(60, cpu="1")), full) is None
 
 
 def test_nothing_is_evicted_for_a_group_that_never_fits(full):

@@ -199,7 +199,7 @@ class GroupDryRun:
         yield from self._take_out(count)
         # Each time on the same copy: nobody else changes it.
         workspace = Workspace(self._snapshot, self._profile, self._question.attempt, is_detached=True)
-        planner = Planner(self._question, workspace)
+        planner = Planner(self._question, workspace, only_places=True)
         yield from planner.run()
         workspace.undo()
         return planner.result if planner.result.is_found else None

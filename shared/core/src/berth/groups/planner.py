@@ -100,7 +100,9 @@ class _Attempt:
 
 
 class Planner:
-    def __init__(self, question: GroupQuestion, workspace: Workspace) -> None:
+    def __init__(self, question: GroupQuestion, workspace: Workspace, *, only_places: bool = False) -> None:
+        """``only_places``: no alternates, and not why there is no plan. They take longer than to place the members."""
+        self._only_places = only_places
         self._question = question
         self._workspace = workspace
         self._classes: list[GroupClass] = []
@@ -132,6 +134,8 @@ class Planner:
         yield from self._search(domains)
         if self._best is not None and self._best.count >= question.need:
             yield from self._succeed(self._best, domains)
+            return
+        if self._only_places:
             return
         if self._best is None and domains.best is not None:
             # Bounds rule it out; people want to know who has no place.
@@ -258,7 +262,7 @@ class Planner:
             if done == len(pods):
                 break
         attempt.placed[of_class] += done
-        if done < len(pods) and of_class not in attempt.missing:
+        if done < len(pods) and of_class not in attempt.missing and not self._only_places:
             attempt.missing[of_class] = pods[done]
             attempt.rejections[of_class] = self._rejections(pods[done], rows, of_class.extension)
             yield from self._step()
@@ -296,7 +300,7 @@ class Planner:
         members = [PlannedMember(each.pod.uid, number_of[each.pod.uid], nodes.number(each.node)) for each in placed]
         rows = attempt.domain.rows if domains.outside is None else domains.outside
         classes: list[ClassPlan] = []
-        for each in self._classes:
+        for each in () if self._only_places else self._classes:
             found = self._alternates(each, rows)
             fits = self._fits(each, found)
             yield from self._step()
