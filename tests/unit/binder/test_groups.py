@@ -11,12 +11,15 @@ from berth.api.pod import Pod
 from berth.api.podgroups import GROUP_LABEL, Members
 from berth.framework.interface import Permission, PermitPlugin, ReservePlugin
 from berth.framework.status import SUCCESS, Code, CycleState, Status
+from berth.groups.evictions import GroupEvictions
 from berth.kube.listwatch import Current, Deleted, Upserted
 from berth.messages.attempts import Outcome, Preemption, Reason
 from berth.messages.bundles import Bundle
-from berth.messages.groups import GroupPlan
+from berth.messages.groups import GroupPlan, PlannedMember
+from berth_binder.attempts import groupexamination
 from berth_binder.cache import PODS
 from berth_binder.decisions.groupverdict import verdict_after_binding
+from berth_binder.decisions.preemption import eviction_plans
 from berth_binder.events import (
     Ack,
     CountTry,
@@ -629,6 +632,7 @@ def test_what_makes_room_for_all_is_evicted_and_members_are_nominated(bench):
     requests = [each for each in effects if isinstance(each, EvictPods)]
     assert sum(len(each.victims) for each in requests) == 5
     assert {each.pod.uid for each in requests} == {pod.uid for pod in pods}
+    assert {len(each.victims) for each in requests} == {1}
     for request in requests:
         bench.evicted(request.pod, request.node)
     assert outcome(bench) == ("preempting", "")
@@ -649,6 +653,31 @@ def test_all_members_are_read_before_the_first_eviction(bench):
     assert not any(isinstance(each, EvictPods) for each in effects)
     evicting = [each for each in bench.reading(last, last) if isinstance(each, EvictPods)]
     assert sum(len(each.victims) for each in evicting) == 5
+
+
+def test_evictions_are_searched_once_when_all_members_are_read(bench, monkeypatch):
+    searches, search = [], groupexamination.plan_evictions
+
+    def counted(*question, **more):
+        searches.append(question)
+        return search(*question, **more)
+
+    monkeypatch.setattr(groupexamination, "plan_evictions", counted)
+    low(bench)
+    group, pods = bench.show_group(5), bench.show_members(5, spec={"priority": 9})
+    effects = bench.take_group(bench.plan(group, pods, preemption=bench.proposed(group, pods, priority=9)))
+    assert any(isinstance(each, EvictPods) for each in effects)
+    assert len(searches) == 1
+
+
+def test_victims_on_a_node_are_shared_by_its_members_and_the_first_one_has_those_elsewhere(bench):
+    low(bench)
+    members = [PlannedMember(uid, 0, node) for uid, node in (("a", 1), ("b", 0), ("c", 1))]
+    victims = tuple(make_pod(f"low{number}") for number in (1, 5, 6, 7, 9))
+    found = GroupEvictions(plan=GroupPlan(need=3, nodes=["n1", "n2"], members=members), victims=victims)
+    plans = eviction_plans(found, {uid: make_pod(uid) for uid in "abc"}, bench.cache.snapshot, Preemption(node=""))
+    of_member = {each.pod.metadata.name: [pod.metadata.name for pod in each.victims] for each in plans}
+    assert of_member == {"a": ["low5", "low7", "low9"], "b": ["low1"], "c": ["low6"]}
 
 
 @pytest.mark.parametrize(

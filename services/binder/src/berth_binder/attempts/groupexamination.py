@@ -68,6 +68,7 @@ class Examination:
     pods: Mapping[str, Pod]
     reserved: ReservedSteps
     run: Generator[None, None, Found]
+    is_about_evictions: bool = False
 
     def go_on(self) -> Found | None:
         """Check some members; None: there are more."""
@@ -157,7 +158,7 @@ class GroupExaminer:
         reserved = ReservedSteps(self._cache, self._profiles[ranked.profile])
         is_found = ranked.plan.is_found
         run = self._placing(group, shown, pods, reserved) if is_found else self._evicting(group, shown, pods)
-        return Examination(group, pods, reserved, run)
+        return Examination(group, pods, reserved, run, is_about_evictions=not is_found)
 
     def _refusal(self, pod: Pod) -> str:
         return self._cache.snapshot.class_of(pod).refusal(pod)

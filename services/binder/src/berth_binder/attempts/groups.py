@@ -253,8 +253,21 @@ class GroupBinding:
             return effects
         if isinstance(begun, Verdict):
             return [*effects, *self._fail_in_vain(group, begun, now)]
+        unread = [uid for uid in begun.pods if uid not in group.read] if begun.is_about_evictions else []
+        if unread:
+            return [*effects, *self._read_members(group, begun.pods, unread)]
         self._examination = begun
         return [*effects, *self._go_on_with(begun, now)]
+
+    def _read_members(self, group: GroupAttempt, pods: Mapping[str, Pod], uids: Iterable[str]) -> list[Effect]:
+        """Ask the API server, not a watch: a group of which a member is gone must not evict others.
+
+        Before the search for evictions, which takes the longest of all that the binder does, and would be repeated.
+        """
+        group.phase = GroupPhase.READING
+        of_class = {each.uid: each.of_class for each in group.latest.ranked.bundle.members}
+        self._step_members(group, [self._member(group, pods[uid], "", of_class[uid], None) for uid in uids])
+        return []
 
     def _decide_bound_members(self, group: GroupAttempt) -> list[Effect]:
         """A former binder may have ended after the last answer: members that are bound get their Decision first."""
@@ -445,13 +458,6 @@ class GroupBinding:
         if not found.victims:
             return self._fail(group, self._preempting(group) if self._any_terminating() else _FITS)
         of_class = {each.uid: each.of_class for each in found.plan.members}
-        nodes = {each.uid: found.plan.nodes[each.node] for each in found.plan.members if each.uid not in group.read}
-        if nodes:
-            # Ask the API server, not a watch: a group of which a member is gone must not evict others.
-            group.phase = GroupPhase.READING
-            unread = [self._member(group, pods[uid], node, of_class[uid], None) for uid, node in nodes.items()]
-            self._step_members(group, unread)
-            return []
         group.phase = GroupPhase.EVICTING
         members: list[BindingAttempt] = []
         for plan in eviction_plans(found, pods, self._cache.snapshot, group.preemption):

@@ -240,7 +240,14 @@ def eviction_plans(
         of_node.setdefault(snapshot.node_of(victim.uid) or "", []).append(victim)
     nodes = {each.uid: found.plan.nodes[each.node] for each in found.plan.members}
     nominated = {uid: node for uid, node in nodes.items() if node in of_node} or dict([next(iter(nodes.items()))])
-    victims = {uid: of_node.pop(node, []) for uid, node in nominated.items()}
+    members_on: dict[str, list[str]] = {}
+    for uid, node in nominated.items():
+        members_on.setdefault(node, []).append(uid)
+    # All members on a node share its victims, because those of one member are evicted one after the other.
+    victims: dict[str, list[Pod]] = {}
+    for node, uids in members_on.items():
+        there = of_node.pop(node, [])
+        victims |= {uid: there[place :: len(uids)] for place, uid in enumerate(uids)}
     victims[next(iter(nominated))] += [victim for others in of_node.values() for victim in others]
     return [
         EvictionPlan(pod=pods[uid], node=node, victims=tuple(victims[uid]), demoted=(), preemption=preemption)
