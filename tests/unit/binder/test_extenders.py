@@ -215,9 +215,9 @@ async def test_the_end_of_a_leadership_waits_for_no_extender():
 async def test_a_pod_is_whole_if_it_is_read_for_extenders(keeps_whole):
     shown = {"metadata": {"name": "web", "uid": "u", "managedFields": []}, "spec": {"containers": [{"image": "i"}]}}
 
-    async def call(_method: str, _path: str) -> Response:
+    async def request(_method: str, _path: str) -> Response:
         return Response(status=200, body=json.dumps({"kind": "Pod", **shown}).encode())
 
-    answer = await get_pod(SimpleNamespace(call=call), GetPod(pod=make_pod("web"), keeps_whole=keeps_whole))
+    answer = await get_pod(SimpleNamespace(request=request), GetPod(pod=make_pod("web"), keeps_whole=keeps_whole))
     del shown["metadata"]["managedFields"]
     assert bytes(answer.pod.whole) == (json.dumps(shown, separators=(",", ":")).encode() if keeps_whole else b"")

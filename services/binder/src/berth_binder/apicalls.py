@@ -353,7 +353,7 @@ async def get_pod(client: KubeClient, effect: GetPod) -> PodAnswer:
     """GET the pod. An undecodable pod counts as rejected, because a retry would fail too."""
     metadata = effect.pod.metadata
     try:
-        response = await client.call("GET", pod_path(metadata.namespace, metadata.name))
+        response = await client.request("GET", pod_path(metadata.namespace, metadata.name))
     except ApiUnreachableError as error:
         return PodAnswer(uid=metadata.uid, status=NO_ANSWER, message=str(error))
     answer = _pod_answer(metadata.uid, response)

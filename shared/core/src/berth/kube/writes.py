@@ -208,7 +208,7 @@ async def delete_victim(client: KubeClient, victim: Pod) -> Response:
     """
     body = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": victim.uid}}
     path = pod_path(victim.metadata.namespace, victim.metadata.name)
-    return await client.call("DELETE", path, body=body)
+    return await client.request("DELETE", path, body=msgspec.json.encode(body))
 
 
 async def nominate(client: KubeClient, pod: Pod, node: str | None) -> Response:
