@@ -38,6 +38,7 @@ from simulation.configurations import NETWORK_QUERY, SECOND, SMALL_NOTES, TRAP
 from simulation.devices import DeviceInvariants
 from simulation.earmarks import EarmarkInvariants
 from simulation.groups import GroupInvariants
+from simulation.loop import OWNER
 from simulation.truth import Truth, decoded, is_present, requests_of, simulated, truth_of
 from simulation.world import World
 
@@ -121,6 +122,8 @@ class Invariants:
 
     def examining(self, pod: Pod, seen: Mapping[str, int]) -> None:
         """A binder looks for a node for a pod, or for pods to evict."""
+        if self._world.loop.time() - OWNER.get().resumed_at < VISIBLE_SECONDS:
+            return  # what its watch received during a pause is not taken over yet
         gone = self._deleted_at.get(pod.uid)
         if gone is not None and gone <= min(seen.get("pods", 0), self.revision_before(VISIBLE_SECONDS)):
             self._world.problem(f"a node is looked for, for {pod.key}, whose deletion the binder's watch has shown")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import heapq
+import math
 import sys
 from collections import deque
 from collections.abc import Callable
@@ -36,6 +37,8 @@ class SimulatedProcess:
     """Its cores and caches, whose sizes are looked at."""
     deferred: list[Callback] = field(default_factory=list)
     """What has become ready while it was paused."""
+    resumed_at: float = -math.inf
+    """When it last went on after a pause."""
 
 
 WORLD: Final = SimulatedProcess("world")
@@ -137,7 +140,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def resume(self, process: SimulatedProcess) -> None:
         """SIGCONT: what became ready meanwhile runs now, in the order in which it became ready."""
-        process.is_paused = False
+        process.is_paused, process.resumed_at = False, self.time()
         self._ready.extend(process.deferred)
         process.deferred = []
 

@@ -14,9 +14,10 @@ from berth_sim.nodes import pod_manifest
 from simulation.api import ApiRequest
 from simulation.grouprules import GroupRules
 from simulation.groups import REHEARSED_SECONDS, GroupInvariants, GroupUsers, _small_gang
-from simulation.invariants import Messages
-from simulation.loop import SimulatedProcess
+from simulation.invariants import Invariants, Messages
+from simulation.loop import OWNER, SimulatedProcess
 from simulation.simulate import simulating
+from simulation.truth import decoded
 from simulation.world import World
 
 
@@ -80,6 +81,22 @@ def test_a_pod_beyond_the_minimum_takes_none_of_the_requests_of_groups(world, go
         path = f"/api/v1/namespaces/default/pods/p{number}/binding"
         rules._on_sending(SimulatedProcess("binder-1"), "POST", parse_path(path))
     assert bool(world.problems) is not goes_alone
+
+
+@pytest.mark.parametrize("was_paused", [True, False])
+def test_what_a_watch_has_received_during_a_pause_is_not_known_at_once(world, was_paused):
+    invariants, process = Invariants(world, frozenset({"berth"})), SimulatedProcess("binder-1")
+    pod = decoded(world.api.resources.create(PODS, "default", pod_manifest("p", scheduler="berth")))
+    world.api.resources.store.remove(PODS, ("default", "p"))
+    world.run_for(20.0)
+    if was_paused:
+        world.loop.resume(process)
+    token = OWNER.set(process)
+    try:
+        invariants.examining(pod, {"pods": world.api.store.revision})
+    finally:
+        OWNER.reset(token)
+    assert bool(world.problems) is not was_paused
 
 
 def _binding(uid):

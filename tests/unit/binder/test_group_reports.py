@@ -204,8 +204,8 @@ def test_a_group_that_becomes_whole_in_time_is_not_evicted():
     assert evicted(reports, 70.0, 0) == ""
 
 
-def an_upstream_group(minimum: int, status: str = "") -> UpstreamPodGroup:
-    metadata = ObjectMeta(name="gang", namespace="default", uid="uid-gang", resource_version="1")
+def an_upstream_group(minimum: int, status: str = "", *, uid: str = "uid-gang") -> UpstreamPodGroup:
+    metadata = ObjectMeta(name="gang", namespace="default", uid=uid, resource_version="1")
     spec = UpstreamSpec(scheduling_policy=SchedulingPolicy(gang=GangPolicy(min_count=minimum)))
     conditions = [PodCondition(type="PodGroupScheduled", status=status)] if status else None
     return UpstreamPodGroup(metadata=metadata, spec=spec, status=UpstreamStatus(conditions=conditions))
@@ -220,6 +220,20 @@ def test_a_whole_group_gets_its_condition_again_until_the_watch_shows_it():
     assert said == [[GroupState.WHOLE], [], [GroupState.WHOLE]]
     cache.observe(Upserted(kind="podgroup", object=an_upstream_group(2, "True")))
     assert list(reports.report(10.0)) == []
+
+
+def test_a_pod_group_that_is_remade_once_its_members_have_finished_gets_no_condition():
+    group = PodSchedulingGroup(pod_group_name="gang")
+    cache = a_cache(*[a_pod(name, node="n1", scheduling_group=group) for name in "ab"])
+    cache.observe(Upserted(kind="podgroup", object=an_upstream_group(2)))
+    reports = GroupReports(cache)
+    assert [report.state for report in reports.report(0.0)] == [GroupState.WHOLE]
+    cache.observe(Upserted(kind="podgroup", object=an_upstream_group(2, "True")))
+    for name in "ab":
+        show(cache, a_pod(name, node="n1", scheduling_group=group, status={"phase": "Succeeded"}))
+    cache.observe(Deleted(kind="podgroup", object=an_upstream_group(2, "True")))
+    cache.observe(Upserted(kind="podgroup", object=an_upstream_group(2, uid="uid-remade")))
+    assert list(reports.report(6.0)) == []
 
 
 def test_a_gate_is_an_event_on_the_group_and_a_condition_of_its_pods():

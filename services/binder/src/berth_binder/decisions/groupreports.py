@@ -8,7 +8,7 @@ bound in part for longer than its timeout is reported, and one that gets nodes e
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, TypeVar
 
 from berth.api.podgroups import (
     Dialect,
@@ -33,6 +33,8 @@ GATE_SECONDS: Final = 5.0
 # Until a condition is written again that the watch does not show.
 CONDITION_SECONDS: Final = 5.0
 
+T = TypeVar("T")
+
 
 class GroupReports:
     """Follows the groups of a cache. Only groups that change are looked at again."""
@@ -43,7 +45,8 @@ class GroupReports:
         self._changed: set[GroupKey] = set(cache.groups.named)
         self._gated: dict[GroupKey, float] = {}  # when a gate is to be reported, monotonic
         self._earmarked: set[str] = set()  # uids of groups whose earmark was reported
-        self._whole: dict[GroupKey, float] = {}  # when a condition is to be written, unless the watch shows it
+        # By name and uid, when a condition is to be written, unless the watch shows it.
+        self._whole: dict[tuple[GroupKey, str], float] = {}
         cache.groups.notify(self._changed.add)
 
     def close(self) -> None:
@@ -68,12 +71,12 @@ class GroupReports:
                     GroupState.PARTIAL, group, members.pending, lacking(group, members), was_whole=was_whole
                 )
         yield from self._newly_earmarked()
-        for key in _due(self._whole, now):
+        for key, uid in _due(self._whole, now):
             group = self._cache.groups.get(key)
-            if group is None or self._shows_condition(group):
-                del self._whole[key]
+            if group is None or group.uid != uid or self._shows_condition(group):
+                del self._whole[key, uid]
             else:
-                self._whole[key] = now + CONDITION_SECONDS
+                self._whole[key, uid] = now + CONDITION_SECONDS
                 yield GroupReport(GroupState.WHOLE, group, [])
 
     def _newly_earmarked(self) -> Iterator[GroupReport]:
@@ -95,7 +98,7 @@ class GroupReports:
         self.partial.look_at(key, group, members, now)
         is_whole = group is not None and bool(members.bound) and not members.need(group)
         if group is not None and is_whole and not self._shows_condition(group):
-            self._whole.setdefault(key, now)
+            self._whole.setdefault((key, group.uid), now)
 
     def _why_gated(self, key: GroupKey, members: Members) -> str:
         """Empty if the gate is open, or nothing waits behind it."""
@@ -119,5 +122,5 @@ class GroupReports:
         return shown is None or is_scheduled(shown)
 
 
-def _due(times: dict[GroupKey, float], now: float) -> list[GroupKey]:
+def _due(times: dict[T, float], now: float) -> list[T]:
     return [key for key, due in times.items() if due <= now]
