@@ -172,11 +172,12 @@ class UsageMeasurement:
             self._rounds.read()
             reporter.scrape_intervals(self._intervals)
         values = await self._read()
-        self._rounds.measured(values.targets, self._hosts, self._intervals)
-        node_of = nodes_of(values.targets, self._hosts, nodes)
+        targets = values.targets
+        self._rounds.measured(targets, self._hosts, self._intervals)
+        node_of = nodes_of(targets, self._hosts, nodes)
         found = usage_samples(values, self._intervals, node_of, self._query.time_range, nodes.allocatable)
-        self._had_cpu = (self._had_cpu | values.with_cpu) & values.targets
-        return _matched(found, values.targets, node_of, nodes)
+        self._had_cpu = (self._had_cpu | values.with_cpu) & targets
+        return _matched(found, targets, node_of, nodes)
 
     async def _read(self) -> UsageValues:
         queries = usage_queries(self._query, self._statistics, ScrapeSeconds.of(self._intervals))

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -36,8 +36,7 @@ MAX_PEERS: Final = 64  # remembered; an account has 8 connections of collectors
 MAX_UNKNOWN: Final = 100_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SampleWrite:
+class SampleWrite(NamedTuple):
     """A sample to write; ``expected``: the key's last sequence."""
 
     node: str
@@ -46,8 +45,7 @@ class SampleWrite:
     expected: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SampleRemoval:
+class SampleRemoval(NamedTuple):
     """A key to remove; ``expected``: its last sequence."""
 
     node: str
@@ -85,6 +83,7 @@ class SampleStore:
         """Forget what is stored: another session may have another store."""
         self._by_node: dict[str, _StoredSample] = {}  # the one stored longest ago first
         self._unsettled = dict.fromkeys(self._own)  # nodes whose own sample may differ from the stored one
+        self._without_others: Collection[str] | None = None  # the last nodes without a removal, until a key is new
         self._received_at: dict[str, float] = {}  # by author, the one received longest ago first
 
     def apply(self, entry: Entry, now: float) -> None:
@@ -124,6 +123,8 @@ class SampleStore:
         self._wrote_at = now
         if sequence > self._sequence(write.node):  # the bucket's entry may come before the answer
             self._store(write.node, _StoredSample(sequence=sequence, sample=write.sample))
+            if self._own.get(write.node) is write.sample:
+                del self._unsettled[write.node]
 
     def forget(self, node: str) -> None:
         """Forget a key that has neither a value nor a marker.
@@ -141,21 +142,26 @@ class SampleStore:
 
         If there are none, the one written longest ago, as a sign of life.
         """
-        # One that differs stays, due or not: a peer that has stored another may go, a deleted node may come back.
-        unsettled = (node for node in self._unsettled if node in self._own)
-        self._unsettled = {node: None for node in unsettled if node not in nodes or not self._is_standing(node)}
-        due = [node for node in self._unsettled if node in nodes and self._is_due(node, now)]
+        due: list[str] = []
+        unsettled: dict[str, None] = {}
+        for node in self._unsettled:
+            if node in self._own and (node not in nodes or not self._is_standing(node)):
+                # It stays, due or not: a peer that has stored another may go, a deleted node may come back.
+                unsettled[node] = None
+                if node in nodes and self._is_due(node, now):
+                    due.append(node)
+        self._unsettled = unsettled
         if not due and now - self._wrote_at >= CHECK_SECONDS / 2:
             standing = (node for node in self._by_node if node in nodes and self._is_standing(node))
             due = [node for node in (next(standing, None),) if node is not None]
-        return [
-            SampleWrite(node=node, key=_key(self.query, node), sample=self._own[node], expected=self._sequence(node))
-            for node in due
-        ]
+        return [SampleWrite(node, _key(self.query, node), self._own[node], self._sequence(node)) for node in due]
 
     def removals(self, nodes: frozenset[str], now: float) -> Iterator[SampleRemoval]:
         """Removals of stored samples, undecodable ones included: of ``nodes`` without an author, then of all others."""
+        if nodes is self._without_others:
+            return
         if self._by_node.keys() <= self._own.keys() and self._own.keys() <= nodes:
+            self._without_others = nodes
             return
         present = [node for node, stored in self._by_node.items() if not stored.is_removed]
         unknown = [node for node in present if node not in nodes][-MAX_UNKNOWN:]
@@ -163,19 +169,15 @@ class SampleStore:
         self._by_node = {node: stored for node, stored in self._by_node.items() if node in kept}
         orphans = [node for node in present if node in nodes and self._is_orphan(node, self._by_node[node], now)]
         for node in (*orphans, *unknown):
-            yield SampleRemoval(node=node, key=key(self.query, node), expected=self._sequence(node))
+            yield SampleRemoval(node, key(self.query, node), self._sequence(node))
 
-    def newest(self) -> datetime | None:
-        times = (stored.newest for stored in self._by_node.values())
-        return max((time for time in times if time is not None), default=None)
-
-    def count(self, *, since: datetime | None = None) -> int:
-        """The number of nodes with a sample, of any age or not older than a time."""
-        times = (stored.newest for stored in self._by_node.values())
-        return sum(time is not None and (since is None or time >= since) for time in times)
+    def times(self) -> list[datetime]:
+        """The time of each node's sample."""
+        return [time for stored in self._by_node.values() if (time := stored.newest) is not None]
 
     def _store(self, node: str, stored: _StoredSample) -> None:
-        self._by_node.pop(node, None)
+        if self._by_node.pop(node, None) is None:
+            self._without_others = None
         self._by_node[node] = stored
         self._unsettled[node] = None
 

@@ -58,16 +58,21 @@ def usage_samples(
     by_node: dict[str, list[tuple[Target, NodeSample]]] = {}
     over_gaps = {target: rate for target, rate in values.cpu_over_gaps.items() if rate >= 0}
     cpu_values = {**values.cpu, "average": {**values.cpu["average"], **over_gaps}} if over_gaps else values.cpu
+    has_lost_cpu = values.had_cpu - values.with_cpu
+    has_unknown_cpu = (values.gapped.keys() & values.with_cpu) - over_gaps.keys()
+    young = values.young
     for target, at in values.scraped_at.items():
-        factor = rate_correction(values.young.get(target), intervals.get(target.job), time_range)
-        node = node_of.get(target)
-        has_lost_cpu = target in values.had_cpu and target not in values.with_cpu
-        has_unknown_cpu = target in values.gapped and target in values.with_cpu and target not in over_gaps
-        if node is None or factor is None or has_lost_cpu or has_unknown_cpu or at > MAX_TIME:
+        node, factor = node_of.get(target), 1.0
+        if node is None or target in has_lost_cpu or target in has_unknown_cpu or at > MAX_TIME:
             continue
+        if target in young:
+            corrected = rate_correction(young[target], intervals.get(target.job), time_range)
+            if corrected is None:
+                continue
+            factor = corrected
         has = allocatable.get(node, NOTHING)
-        cpu = _usage(cpu_values, target, {"average": factor * MILLI}, MILLI, has.get("cpu"))
-        memory = _usage(values.memory, target, {}, 1, has.get("memory"))
+        cpu = _usage(cpu_values, target, MILLI, factor * MILLI, has.get("cpu"))
+        memory = _usage(values.memory, target, 1, 1, has.get("memory"))
         if cpu is not None or memory is not None:
             sample = NodeSample(cpu=cpu, memory=memory, sampled_at=utc_time(at))
             by_node.setdefault(node, []).append((target, sample))
@@ -88,14 +93,14 @@ def _newest(found: Sequence[tuple[Target, NodeSample]], scraped_at: Values) -> N
 def _usage(
     values: Mapping[Statistic, Values],
     target: Target,
-    factors: Mapping[Statistic, float],
     factor: float,
+    factor_of_average: float,
     allocatable: float | None,
 ) -> MeasuredUsage | None:
-    found = {
-        statistic: amount
-        for statistic, of_targets in values.items()
-        if (value := of_targets.get(target)) is not None
-        and (amount := value * factors.get(statistic, factor)) <= MAX_USAGE
-    }
+    found: dict[Statistic, float] = {}
+    for statistic, of_targets in values.items():
+        if (value := of_targets.get(target)) is not None:
+            amount = value * (factor_of_average if statistic == "average" else factor)
+            if amount <= MAX_USAGE:
+                found[statistic] = amount
     return MeasuredUsage(**found, allocatable=allocatable) if found else None
