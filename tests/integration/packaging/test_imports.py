@@ -40,6 +40,11 @@ def imported(statement: str) -> set[str]:
             id="a binder, until an expression is evaluated",
         ),
         pytest.param(
+            "from berth.cel.selector import compile_selector; compile_selector('cel.bind(a, device.driver, a == a)')",
+            {"cel_expr_python.ext", "re2", ARRAYS},
+            id="an expression",
+        ),
+        pytest.param(
             "from berth_cli import app", {NATS, HTTP, LOGS, ARRAYS, "berth_cli.commands.up"}, id="the command"
         ),
         pytest.param(command("up"), {NATS, HTTP, LOGS}, id="up, until its servers start"),
