@@ -13,7 +13,8 @@ import pytest
 from berth.api.devices import DeviceClass, ResourceClaim, ResourceSlice
 from berth.api.node import Node
 from berth.cel.selector import DeviceSelector
-from berth.cluster.devices import columns
+from berth.cluster.devices import columns, pools, views
+from berth.cluster.devices.pools import DevicePools
 from berth.cluster.snapshot import Snapshot
 from berth.framework.status import Code
 from berth.plugins.dynamicresources import answers as kept
@@ -121,6 +122,8 @@ def outcomes(
 
 def test_columns_give_the_answers_of_single_devices_while_the_cluster_changes(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(columns, "_AT_ONCE", 2)
+    monkeypatch.setattr(views, "_AT_ONCE", 2)
+    monkeypatch.setattr(pools, "_MOST_UNUSED", 2)
     for seed in range(60):
         chance = random.Random(seed)
         snapshot = a_cluster(chance)
@@ -198,6 +201,24 @@ def test_a_slice_of_work_ends_and_the_next_goes_on_where_it_was(asked: list[str]
         slices += 1
     assert (len(asked), 10 <= slices <= 12) == (100, True)
     assert int(np.sum(answers.codes == kept.FITS)) == 1
+
+
+def test_a_slice_of_work_ends_after_some_nodes_are_read(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(views, "_AT_ONCE", 10)
+    read: list[str] = []
+    seen_from = DevicePools.seen_from
+
+    def counted(every: DevicePools, node: Node) -> Any:
+        read.append(node.metadata.name)
+        return seen_from(every, node)
+
+    monkeypatch.setattr(DevicePools, "seen_from", counted)
+    answers = Allocator(many_alike(1)).answers([asking_for_m0()])
+    slices, most = 1, 0
+    while not answers.find(np.arange(100), lambda: False):
+        most, slices = max(most, len(read)), slices + 1
+        read.clear()
+    assert (most, slices >= 10) == (10, True)
 
 
 def hard_nodes(number: int) -> Snapshot:

@@ -113,10 +113,14 @@ class UsedDevices:
         if changed is None or self._numbering != pools.numbering:
             changed, self._used = [], self._used[:0]
         known, self._version, self._numbering = len(self._used), ledger.changes.version, pools.numbering
-        is_used = ledger.is_used
-        new = [device is not None and is_used(device.key) for device in pools.by_number[known:]]
-        self._used = np.concatenate((self._used, np.array(new, dtype=np.bool_)))
-        for device in chain.from_iterable(map(pools.devices_in, set(changed))):
+        is_used, new = ledger.is_used, np.zeros(pools.numbers - known, dtype=np.bool_)
+        self._used = np.concatenate((self._used, new))
+        changed_pools = set(changed)
+        if known:
+            changed_pools |= {device.part.pool for device in pools.by_number[known:] if device is not None}
+        else:
+            changed_pools.update(ledger.pools_in_use)
+        for device in chain.from_iterable(map(pools.devices_in, changed_pools)):
             self._used[device.number] = is_used(device.key)
         return self._used
 

@@ -51,14 +51,13 @@ HAS_CAPACITY: Final = 16
 class PooledDevice:
     """A device as its slice stands: a changed slice has other objects."""
 
-    __slots__ = ("capacities", "consumes", "device", "driver", "is_odd", "key", "number", "part", "terms")
+    __slots__ = ("capacities", "consumes", "device", "driver", "index", "is_odd", "part", "terms")
 
-    def __init__(self, device: SliceDevice, part: PooledSlice, number: int) -> None:
+    def __init__(self, device: SliceDevice, part: PooledSlice, index: int) -> None:
         self.device = device
         self.part = part
-        self.number = number  # its place in tables of all devices, until they are numbered again
+        self.index = index  # in its slice
         self.driver = part.pool[0]
-        self.key = device_key(part.pool[0], part.pool[1], device.name)
         self.is_odd = any(map(_is_odd, (device.attributes or {}).values()))  # expressions fail on an odd attribute
         # The search reads them at each step, for shareable devices only.
         self.capacities: Mapping[str, Amount] = _NO_AMOUNTS
@@ -72,6 +71,17 @@ class PooledDevice:
                 for consumption in device.consumes_counters
                 for name, counter in (consumption.counters or {}).items()
             }
+
+    # Computed, because a text and an integer for each device are a tenth of its memory.
+
+    @property
+    def key(self) -> str:
+        return device_key(self.driver, self.part.pool[1], self.device.name)
+
+    @property
+    def number(self) -> int:
+        """Its place in tables of all devices, until they are numbered again."""
+        return self.part.begin + self.index
 
     @property
     def is_shareable(self) -> bool:
@@ -111,12 +121,14 @@ def _is_odd(attribute: DeviceAttribute) -> bool:
     return attribute.typed is None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class PooledSlice:
+    """``begin``: the number of its first device; those of the others follow. ``count``: slices of its generation."""
+
     name: str
     pool: PoolKey
     generation: int
-    count: int  # slices of the generation
+    count: int
     node: str | None
     selector: NodeSelector | None
     terms: NodeTerms | None
@@ -124,6 +136,7 @@ class PooledSlice:
     per_device: bool
     devices: tuple[PooledDevice, ...]
     counters: tuple[tuple[str, dict[str, Amount]], ...]  # by set, in the slice's order
+    begin: int
     problem: str = ""  # why the slice is left out; then it has no devices
 
     def is_for(self, node: Node | None) -> bool:
@@ -168,6 +181,14 @@ class NodePool:
         return f"{self.key[0]}/{self.key[1]}"
 
     @property
+    def numbers(self) -> Sequence[int]:
+        """Those of its devices."""
+        part = self.devices[0].part if self.devices else None
+        if part is not None and part.devices is self.devices:
+            return range(part.begin, part.begin + len(self.devices))
+        return [device.number for device in self.devices]
+
+    @property
     def trouble(self) -> str:
         """What people read of its state; empty if it is usable."""
         if self.problem:
@@ -178,30 +199,38 @@ class NodePool:
 class _Pool:
     """All slices of a pool."""
 
+    __slots__ = ("_by_name", "_counters", "_view_of_all", "nodes", "slices", "views")
+
     def __init__(self) -> None:
         self.slices: dict[str, PooledSlice] = {}
         # By generation, computed on first use.
-        self._counters: dict[int, Counters] = {}
-        self._by_name: dict[int, dict[str, PooledDevice]] = {}
+        self._counters: dict[int, Counters] | None = None
+        self._by_name: dict[int, dict[str, PooledDevice]] | None = None
         # By the slices that a node sees; unused for pools of single nodes.
-        self.views: dict[tuple[PooledSlice, ...], NodePool | None] = {}
+        self.views: dict[tuple[PooledSlice, ...], NodePool | None] | None = None
+        # Of one slice of one node, as most pools are, because a new claim asks for the views of all nodes at once.
+        self._view_of_all: NodePool | None = None
         self.nodes: frozenset[str] | None = frozenset()
 
-    def update(self) -> None:
+    def update(self, key: PoolKey) -> None:
         """Forget what was computed, after a change of the slices."""
-        self._counters.clear()
-        self._by_name.clear()
-        self.views.clear()
+        self._counters = self._by_name = self.views = self._view_of_all = None
         names = {each.node for each in self.slices.values()}
         # The only nodes with its devices; None if slices are not for one node each.
         self.nodes = None if None in names else frozenset(name for name in names if name)
+        if self.nodes is not None and len(self.slices) == 1:
+            self._view_of_all = self._view(tuple(self.slices.values()), key)
 
     def seen_from(self, node: Node | None, key: PoolKey) -> NodePool | None:
+        if self._view_of_all is not None and node is not None and node.metadata.name in (self.nodes or ()):
+            return self._view_of_all
         relevant = tuple([each for each in self.slices.values() if each.is_for(node)])
         if not relevant:
             return None
         if self.nodes is not None:
             return self._view(relevant, key)
+        if self.views is None:
+            self.views = {}
         if relevant not in self.views:
             view = self._view(relevant, key)
             self.views[relevant] = None if view is None else replace(view, is_shared=True)
@@ -232,6 +261,8 @@ class _Pool:
         return NodePool(key, PoolState.USABLE, devices, binds, is_plain=is_plain)
 
     def counters_of(self, generation: int) -> Counters:
+        if self._counters is None:
+            self._counters = {}
         known = self._counters.get(generation)
         if known is None:
             known = self._counters[generation] = {
@@ -243,6 +274,8 @@ class _Pool:
         return known
 
     def named(self, generation: int) -> dict[str, PooledDevice]:
+        if self._by_name is None:
+            self._by_name = {}
         known = self._by_name.get(generation)
         if known is None:
             devices = (device for each in self._of(generation) for device in each.devices)
@@ -347,12 +380,15 @@ class DevicePools:
         return chain.from_iterable(map(self.devices_in, self._pools))
 
     def _change(self, before: ResourceSlice | None, now: ResourceSlice | None) -> None:
-        nodes: set[str] | None = set()
+        nodes: frozenset[str] | None = frozenset()
         for each, act in ((before, self._remove), (now, self._add)):
             concerned = act(each) if each is not None else frozenset()
-            nodes = None if nodes is None or concerned is None else nodes | concerned
+            if nodes is None or concerned is None:
+                nodes = None
+            else:  # of a new slice the set itself, which its pool keeps too
+                nodes = nodes | concerned if nodes and concerned else nodes or concerned
         if nodes is None or nodes:
-            self.changes.add(None if nodes is None else frozenset(nodes))
+            self.changes.add(nodes)
 
     def _add(self, resource_slice: ResourceSlice) -> frozenset[str] | None:
         name = resource_slice.metadata.name
@@ -400,13 +436,12 @@ class DevicePools:
         self.by_number.clear()
         self.flags.clear()
         for part in self._parts.values():
-            for number, device in enumerate(part.devices, self.numbers):
-                device.number = number
+            part.begin = self.numbers
             self._number(part)
 
     def _refresh(self, key: PoolKey, pool: _Pool) -> frozenset[str] | None:
         # Sort the pool in after a change of its slices. Returns the nodes that see the change.
-        pool.update()
+        pool.update(key)
         if not pool.slices:
             del self._pools[key]
         nodes = pool.nodes
@@ -425,7 +460,7 @@ def _state(pool: NodePool | None) -> PoolState:
     return PoolState.USABLE if pool is None else pool.state
 
 
-def _part_of(resource_slice: ResourceSlice, number: int, problem: str) -> PooledSlice:
+def _part_of(resource_slice: ResourceSlice, begin: int, problem: str) -> PooledSlice:
     spec = resource_slice.spec
     part = PooledSlice(
         name=resource_slice.metadata.name,
@@ -442,9 +477,9 @@ def _part_of(resource_slice: ResourceSlice, number: int, problem: str) -> Pooled
             (each.name, {name: exact_or_zero(counter.value) for name, counter in (each.counters or {}).items()})
             for each in (() if problem else spec.shared_counters or ())
         ),
+        begin=begin,
         problem=problem,
     )
     listed = () if problem else spec.devices or ()
-    devices = [PooledDevice(device, part, number + i) for i, device in enumerate(listed)]
-    object.__setattr__(part, "devices", tuple(devices))  # devices and slice refer to each other
+    part.devices = tuple([PooledDevice(device, part, i) for i, device in enumerate(listed)])
     return part

@@ -104,11 +104,8 @@ class NodeAnswers:
         unknown = rows[self.codes[rows] == _UNKNOWN]
         if not len(unknown):
             return True
-        if len(unknown) > _FEW:
-            if not all(each.fill(may_continue or _always) for each in self.plan.expressions):
-                return False
-            if not self._traits.fill(may_continue or _always):
-                return False
+        if len(unknown) > _FEW and not self._read(unknown, may_continue or _always):
+            return False
         groups = self._alike_rows(unknown) if len(unknown) > _FEW else [[row] for row in unknown.tolist()]
         free = Free(self._pools, self._ledger)
         outcomes: dict[Candidates, Outcome] = {}  # nodes may have the same candidates
@@ -131,6 +128,14 @@ class NodeAnswers:
             self._note(group, outcome)
             budget.steps -= self._steps - before
         return True
+
+    def _read(self, rows: RowIndex, may_continue: Callable[[], bool]) -> bool:
+        """Look at all devices, and at the nodes of these rows, while it may continue; returns whether it is done."""
+        return (
+            all(each.fill(may_continue) for each in self.plan.expressions)
+            and self._traits.fill(may_continue)
+            and self._views.read(rows, may_continue)
+        )
 
     def _alike_rows(self, rows: RowIndex) -> list[list[int]]:
         """The nodes by their devices: those of one list have the same outcome. In order of the first of each list."""
