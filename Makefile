@@ -93,7 +93,7 @@ bench-devices: setup  ## measure the CPU time of a cycle for a pod with a claim 
 	PYTHONPATH=tests $(BIN)/python -m bench.devices $(ARGS)
 
 .PHONY: bench-device-memory
-bench-device-memory: setup  ## measure the memory of each service for a device, on a real API server
+bench-device-memory: setup  ## measure the memory of each service for a device and once, on a real API server
 	PYTHONPATH=tests $(BIN)/python -m bench.device_memory $(ARGS)
 
 bench-requests: setup  ## measure the CPU time of a POST to a real API server, beside aiohttp and beside the least possible
