@@ -99,6 +99,7 @@ class Rival:
     whole_since: float | None = None
     ends: list[float] = field(default_factory=list)
     came_at: float = 0.0
+    """When its PodGroup and the last of its members were made."""
 
 
 class GroupUsers:
@@ -367,6 +368,8 @@ class GroupUsers:
         """End each that is whole for long enough, and let it come again."""
         for rival in self._rivals:
             pods = [stored.value for name in rival.gang.members if (stored := self._pod(name)) is not None]
+            if len(pods) < rival.gang.minimum or not self._has_group(rival.gang):
+                rival.came_at = self._world.now
             is_whole = len(pods) == rival.gang.minimum and all(pod["spec"].get("nodeName") for pod in pods)
             if not is_whole:
                 rival.whole_since = None
@@ -462,9 +465,11 @@ class GroupUsers:
             self._world.note("users", "refused", error.message)
 
     def _remove_group(self, gang: Gang) -> None:
-        kind = KINDS[gang.key.dialect]
-        if gang.key[1:] in self._world.api.store.table(kind).items:
-            self._resources.store.remove(kind, gang.key[1:])
+        if self._has_group(gang):
+            self._resources.store.remove(KINDS[gang.key.dialect], gang.key[1:])
+
+    def _has_group(self, gang: Gang) -> bool:
+        return gang.key[1:] in self._world.api.store.table(KINDS[gang.key.dialect]).items
 
     def _make_member(self, gang: Gang, name: str) -> None:
         if name not in gang.members:
@@ -547,7 +552,7 @@ class GroupInvariants:
         self.last_act = last_act
         self._schedulers = schedulers
         self._waves: dict[tuple[str, GroupKey], float] = {}
-        """By process and group, when it last sent a Binding of a member."""
+        """By process and group, when it last sent a Binding of a member, by the loop's time."""
         world.api.store.table(PODS).listeners[self._on_pod] = None
         world.on_ended.append(self._on_ended)
 
@@ -574,9 +579,10 @@ class GroupInvariants:
             self._world.problem(f"{pod.key} is about to be bound, and the binder lacks its PodGroup {key}")
             return
         self._check_domain(group, node, cache)
-        before = self._waves.get((process.name, key), -WAVE_SECONDS)
-        self._waves[process.name, key] = self._world.now
-        if self._world.now - before < WAVE_SECONDS:
+        before = self._waves.get((process.name, key))
+        self._waves[process.name, key] = self._world.loop.time()
+        # A binder that was paused in a wave goes on with it.
+        if before is not None and self._world.loop.time() - max(before, process.resumed_at) < WAVE_SECONDS:
             return
         if any(each.process is process and each.life.stopping.is_set() for each in self._world.services):
             self._world.problem(f"{process.name} begins group {key} though it is to stop")
