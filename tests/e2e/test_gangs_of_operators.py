@@ -269,8 +269,12 @@ async def test_a_ray_cluster_whose_group_is_made_anew_while_it_waits_is_bound_wh
     await eventually(waits, "the group to find no room")
     await remove_workload(user, of)
     await add_workload(user, resized(of, 2))
-    placed = await user.all_bound([pods[0]["metadata"]["name"]])
-    assert len(placed) == 2
+
+    async def head_and_a_worker() -> bool:
+        placed = await user.placed()
+        return len(placed) == 2 and pods[0]["metadata"]["name"] in placed
+
+    await eventually(head_and_a_worker, "two of its pods to be bound")
     await user.add_nodes(1, cpu="1")
     await user.all_bound(pod["metadata"]["name"] for pod in pods)
 
