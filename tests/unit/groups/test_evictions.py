@@ -115,6 +115,22 @@ def test_the_least_important_and_youngest_go():
     assert names(evicted(a_question(members(2, cpu="2")), snapshot)) == ["lowest", "young"]
 
 
+def test_what_min_resources_asks_for_stays_free_beside_what_is_not_evicted():
+    """Else pods are evicted in vain: the plan for the room that they leave is refused."""
+    snapshot = racks([0], [0])
+    for number in range(4):
+        low(
+            snapshot, f"p{number}", f"r{number // 2}n0", metadata={"creation_timestamp": f"2026-01-01T00:00:0{number}Z"}
+        )
+    question = a_question(members(2, cpu="2"), min_resources={"cpu": 7000})
+    found = evicted(question, snapshot)
+    assert names(found) == ["p1", "p2", "p3"]
+    assert evicted(a_question(members(2, cpu="2"), min_resources={"cpu": 9000}), snapshot) is None
+    for uid in ("uid-p1", "uid-p2", "uid-p3"):
+        snapshot.remove_pod(uid)
+    assert plan_at_once(question, snapshot, PROFILE).is_found
+
+
 def test_a_groups_own_bound_members_are_no_victims():
     snapshot = racks([0])
     low(snapshot, "mine", "r0n0", group="gang", cpu="2")

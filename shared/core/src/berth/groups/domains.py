@@ -21,6 +21,7 @@ from berth.api.selectors import AffinityTermKind, PodSelector
 from berth.cluster.columns import ABSENT
 from berth.cluster.groupmembers import home_domain
 from berth.cluster.nodes import Amount, Mask
+from berth.cluster.pods import PlacedPod
 from berth.cluster.snapshot import Snapshot
 from berth.cluster.topologycounts import LabelItems, label_items
 from berth.groups.question import GroupClass, GroupQuestion
@@ -192,9 +193,7 @@ class _Bounds:
         self._codes = codes
         self._count = max(1, count)
         self._inside = codes != ABSENT
-        self._open = np.zeros(len(codes), dtype=np.bool_)  # to some class
-        for each in classes:
-            self._open |= each.static
+        self._open = _open_to_some(classes, len(codes))
         # By resource, what minResources asks for, and how much of it each domain has.
         self._asked = {name: (asked, self._free(name)) for name, asked in _still_asked(question, snapshot).items()}
         self._bounds = self._bounds_of(classes)
@@ -253,6 +252,39 @@ class _Bounds:
     def _sums(self, of_rows: Amount) -> Amount:
         inside = self._inside
         return np.bincount(self._codes[inside], weights=of_rows[inside], minlength=self._count).astype(np.float64)
+
+
+class MinResources:
+    """What is free beyond a group's minResources, as its evictions are taken back one by one.
+
+    Of a node that holds more than it has, all that comes back counts: its evictions may be more than are needed.
+    """
+
+    def __init__(self, question: GroupQuestion, classes: Sequence[GroupClass], snapshot: Snapshot) -> None:
+        """Without the group's pending members on the nodes."""
+        size, columns = snapshot.size, snapshot.columns
+        self._open = _open_to_some(classes, size)
+        self._spare: dict[str, int] = {}
+        for name, asked in _still_asked(question, snapshot).items():
+            free = columns.allocatable.of(name)[:size] - columns.requested.of(name)[:size]
+            self._spare[name] = int(np.maximum(free, 0)[self._open].sum()) - asked
+
+    def leave(self, pods: Iterable[PlacedPod]) -> bool:
+        """Whether enough stays free with these pods on their nodes; then they count from now on."""
+        there = [each.pod_class.requests.amounts for each in pods if self._open[each.row]]
+        left = {name: spare - sum(each.get(name, 0) for each in there) for name, spare in self._spare.items()}
+        if any(spare < 0 for spare in left.values()):
+            return False
+        self._spare = left
+        return True
+
+
+def _open_to_some(classes: Sequence[GroupClass], size: int) -> Mask:
+    """bool[rows]: the nodes that some class may have."""
+    found = np.zeros(size, dtype=np.bool_)
+    for each in classes:
+        found |= each.static
+    return found
 
 
 def _still_asked(question: GroupQuestion, snapshot: Snapshot) -> dict[str, int]:

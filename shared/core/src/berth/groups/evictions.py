@@ -17,8 +17,9 @@ from berth.cluster.pods import PlacedPod
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import check
 from berth.framework.profile import Profile
+from berth.groups.domains import MinResources
 from berth.groups.planner import Planner
-from berth.groups.question import GroupQuestion, claims_devices
+from berth.groups.question import GroupClass, GroupQuestion, claims_devices
 from berth.groups.workspace import MemberError, Workspace
 from berth.messages.attempts import MOST_VICTIMS
 from berth.messages.groups import GroupPlan
@@ -159,6 +160,7 @@ class GroupDryRun:
         self._snapshot = copy
         self._profile = profile
         self._units = units_of(copy, priority, groups, spared=question.group.key)
+        self._classes: Sequence[GroupClass] = ()
         self._out = 0  # so many of the first units are taken out
         self.result: GroupEvictions | None = None
 
@@ -202,6 +204,7 @@ class GroupDryRun:
         planner = Planner(self._question, workspace, only_places=True)
         yield from planner.run()
         workspace.undo()
+        self._classes = planner.classes
         return planner.result if planner.result.is_found else None
 
     def _take_out(self, count: int) -> Generator[None, None, None]:
@@ -225,6 +228,7 @@ class GroupDryRun:
     def _give_back(self, found: GroupPlan) -> Generator[None, None, None]:
         by_uid = {pod.uid: pod for pod in self._question.members}
         nodes = {member.uid: found.nodes[member.node] for member in found.members}
+        min_resources = MinResources(self._question, self._classes, self._snapshot)
         for uid, node in nodes.items():
             self._snapshot.place(by_uid[uid], node)
         on_node: dict[str, list[Pod]] = {}
@@ -233,7 +237,7 @@ class GroupDryRun:
         victims: list[Pod] = []
         for unit in reversed(self._units[: self._out]):
             self._move(unit, back=True)
-            if not self._still_pass(unit, on_node):
+            if not (self._still_pass(unit, on_node) and min_resources.leave(unit.pods)):
                 self._move(unit, back=False)
                 victims += [placed.pod for placed in unit.pods]
             yield

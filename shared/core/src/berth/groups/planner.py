@@ -105,7 +105,7 @@ class Planner:
         self._only_places = only_places
         self._question = question
         self._workspace = workspace
-        self._classes: list[GroupClass] = []
+        self.classes: list[GroupClass] = []
         self._steps = 0
         self._orders = 0
         self._packs = False
@@ -130,7 +130,7 @@ class Planner:
             self.result = GroupPlan(need=question.need, message=NO_NODES, is_impossible=True)
             return
         yield from self._measure(by_class)
-        domains = domains_of(question, self._classes, self._workspace.snapshot)
+        domains = domains_of(question, self.classes, self._workspace.snapshot)
         yield from self._search(domains)
         if self._best is not None and self._best.count >= question.need:
             yield from self._succeed(self._best, domains)
@@ -150,7 +150,7 @@ class Planner:
                 raise MemberError(f"{pods[0].key}: an extender binds it, so that it cannot be bound with a group")
             extensions = self._question.extensions
             answers = (extensions[pod.uid] for pod in pods if pod.uid in extensions)
-            self._classes.append(measured(number, pods, self._workspace, next(answers, None)))
+            self.classes.append(measured(number, pods, self._workspace, next(answers, None)))
             yield from self._step()
 
     def _search(self, domains: DomainChoice) -> Steps:
@@ -170,10 +170,10 @@ class Planner:
                 yield self._try(order, domain, domains)
             if not domains.tried:
                 return
-        if len(self._classes) == 1:
+        if len(self.classes) == 1:
             return  # equal members leave the same over in any order
         self._packs = True
-        order, scarcity = self._largest_first(), scarcity_of(self._classes, self._workspace.snapshot)
+        order, scarcity = self._largest_first(), scarcity_of(self.classes, self._workspace.snapshot)
         for domain in domains.tried:
             yield self._try(order, domain, domains, scarcity)
         for domain in domains.tried:
@@ -191,7 +191,7 @@ class Planner:
         return list(distinct.values())
 
     def _by_scarcity(self) -> list[GroupClass]:
-        return sorted(self._classes, key=lambda each: each.scarcity)
+        return sorted(self.classes, key=lambda each: each.scarcity)
 
     def _largest_first(self) -> list[GroupClass]:
         return sorted(self._by_scarcity(), key=lambda each: -each.share)
@@ -295,12 +295,12 @@ class Planner:
     def _succeed(self, attempt: _Attempt, domains: DomainChoice) -> Steps:
         """The plan, with alternates as the nodes are once all members are placed."""
         nodes = _NodeTable()
-        number_of = {pod.uid: each.number for each in self._classes for pod in each.pods}
+        number_of = {pod.uid: each.number for each in self.classes for pod in each.pods}
         placed = self._workspace.placed
         members = [PlannedMember(each.pod.uid, number_of[each.pod.uid], nodes.number(each.node)) for each in placed]
         rows = attempt.domain.rows if domains.outside is None else domains.outside
         classes: list[ClassPlan] = []
-        for each in () if self._only_places else self._classes:
+        for each in () if self._only_places else self.classes:
             found = self._alternates(each, rows)
             fits = self._fits(each, found)
             yield from self._step()
@@ -379,7 +379,7 @@ class Planner:
                 example=best.missing.get(each, each.pods[0]).metadata.name,
                 rejections=list(best.rejections.get(each, ())),
             )
-            for each in self._classes
+            for each in self.classes
         ]
         return GroupPlan(
             need=question.need,
