@@ -78,6 +78,11 @@ class GroupRules:
         self._fencer = ""
         self._begun: dict[str, GroupKey] = {}
         """By uid of a PodGroup: begun groups with a message in RANKED at the takeover that are not examined yet."""
+        self._passed: dict[GroupKey, str] = {}
+        """Of these, those before which another pod was bound, and the problem if they were examined after it.
+
+        The Decision of one that was examined in vain is under way then.
+        """
         self._posts: dict[str, set[str]] = {}
         """By process, members whose Binding is on its way."""
         self._lost_at: dict[GroupKey, float] = {}
@@ -102,6 +107,7 @@ class GroupRules:
         self._attempts.clear()
         self._in_flight.clear()
         self._begun.clear()
+        self._passed.clear()
 
     # --- messages
 
@@ -197,7 +203,8 @@ class GroupRules:
         self._in_flight = {pod: by for pod, by in self._in_flight.items() if by != uid}
         if not is_group:
             return
-        self._begun.pop(uid, None)
+        if (begun := self._begun.pop(uid, None)) is not None:
+            self._passed.pop(begun, None)
         known = self._known.setdefault(uid, _Known())
         if decision.outcome == Outcome.UNSCHEDULABLE:
             known.refused_at = self._world.now
@@ -257,6 +264,7 @@ class GroupRules:
         self._fencer = process.name
         self._fenced_at[process.name] = self._world.api.loop.time()
         self._begun.clear()
+        self._passed.clear()
         ranked = self._world.bus._store._streams[RANKED].all_after(0)
         for stored in ranked:
             message = _decoded_group(stored.data, GroupRanked) if GROUP_SUBJECT in stored.subject else None
@@ -283,11 +291,13 @@ class GroupRules:
             if begun != key and not any(pod.uid in assumed for pod in self._invariants.pods_of(begun))
         }
         is_soon = self._world.api.loop.time() - self._fenced_at.get(process.name, 0.0) < FIRST_SECONDS
+        if key is not None and key in self._passed:
+            self._world.problem(self._passed.pop(key))
         if self._begun and is_soon and process.name == self._fencer and not self._world.is_meddled:
-            first = ", ".join(str(each) for each in self._begun.values())
-            self._world.problem(
-                f"{process.name} sends the Binding of {pod.key} before it examines {first}, which is begun"
-            )
+            for begun in self._begun.values():
+                self._passed.setdefault(
+                    begun, f"{process.name} sends the Binding of {pod.key} before it examines {begun}, which is begun"
+                )
 
     # --- requests
 
