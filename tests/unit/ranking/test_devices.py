@@ -10,6 +10,7 @@ import pytest
 
 from berth.api.pod import Pod, PodResourceClaim
 from berth.bus.interface import Entry
+from berth.cel import syntax
 from berth.cluster.devices.ledger import DeviceLedger
 from berth.messages.attempts import MOST_RESULTS, Decision, Outcome, Pending, Ranked
 from berth.messages.bounds import within_bounds
@@ -68,6 +69,14 @@ def answer(view: View, pod: Pod, attempt: int = 1) -> Ranked:
 
 def devices_of(ranked: Ranked | Decision) -> dict[str, list[str]]:
     return {uid: [each.key for each in given.devices.results or ()] for uid, given in ranked.devices.items()}
+
+
+def test_the_first_class_loads_the_parser_of_expressions():
+    syntax._parser.cache_clear()
+    view = View()
+    assert syntax._parser.cache_info().currsize == 0
+    mirrored(view, "deviceclass.gpu", {"metadata": {"name": "gpu"}})
+    assert syntax._parser.cache_info().currsize == 1
 
 
 def owned(view: View) -> dict[str, tuple[str, ...]]:

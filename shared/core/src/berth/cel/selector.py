@@ -140,6 +140,11 @@ _CONVERSION_ERRORS: Final = {
 }
 
 
+def load() -> None:
+    """Load the parser before the first expression."""
+    parse("true")
+
+
 def compile_selector(expression: str) -> DeviceSelector:
     """The expression, checked and ready. Its cost is not estimated: the API server has done so before.
 

@@ -164,7 +164,7 @@ _ENVIRONMENT: Final = "extensions: [{name: bindings}, {name: optional}]"
 
 @cache
 def _parser() -> Callable[[str], bytes]:
-    # 10 MB of resident memory: loaded by the first expression, since most clusters have none.
+    # 10 MB of resident memory: loaded by the first class or expression, since most clusters have none.
     from cel_expr_python import cel  # type: ignore[import-untyped] # noqa: PLC0415 - see above; it has no py.typed
 
     env = cel.NewEnv(config=cel.NewEnvConfigFromYaml(_ENVIRONMENT))

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from berth.api.devices import Allocations
+from berth.api.devices import Allocations, DeviceClass
 from berth.api.pod import Pod
 from berth.bus.interface import Entry, StoredMessage
 from berth.cluster.buckets import KindComplete, MirroredSnapshot, PodNominated, PodPlaced, PodRemoved
@@ -92,6 +92,7 @@ class Proposals:
         self._snapshot = snapshot
         self._ledger = DeviceLedger.of(snapshot)
         DevicePools.of(snapshot)  # they are made as slices are read, not all at once for the first pod with a claim
+        snapshot.objects(DeviceClass).follow(_load_cel)
         self._lifetime = lifetime.total_seconds()
         self.nominations = NominationProposals(snapshot, self._lifetime)
         self._by_uid: dict[str, Proposal] = {}
@@ -592,3 +593,10 @@ class View:
             self.undecodable += 1
             return str(exc)
         return ""
+
+
+def _load_cel(*_: object) -> None:
+    """Called with every class. The first one loads CEL, so that the first pod with a claim need not wait for it."""
+    from berth.cel.selector import load  # noqa: PLC0415 - 10 MB, and most clusters have no class
+
+    load()
