@@ -69,6 +69,8 @@ class GroupRules:
         """All that were published."""
         self._in_flight: dict[str, str] = {}
         """By uid of a pod, the uid of the pod or PodGroup whose undecided attempt has it."""
+        self._alone: set[str] = set()
+        """Uids of pods that were published alone and not decided since, whatever group they have joined."""
         self._waiting: set[str] = set()
         """Of these, those that take no slot of the window any more."""
         self._known: dict[str, _Known] = {}
@@ -83,6 +85,8 @@ class GroupRules:
 
         The Decision of one that was examined in vain is under way then.
         """
+        self._go_first: set[GroupKey] = set()
+        """All that were begun then: they go before everything else, in any order."""
         self._posts: dict[str, set[str]] = {}
         """By process, members whose Binding is on its way."""
         self._lost_at: dict[GroupKey, float] = {}
@@ -125,6 +129,7 @@ class GroupRules:
             if self._world.is_calm:  # else it may be somebody's garbage
                 self._check_number(attempt)
             self._publish(uid, uid)
+            self._alone.add(uid)
             if number.endswith(".1") and self._world.is_calm:
                 self._check_passed_by(uid)
         elif ack.stream == DECISIONS:
@@ -200,6 +205,7 @@ class GroupRules:
         if decision.outcome == Outcome.WAITING or not decision.outcome:
             return
         self._waiting.discard(uid)
+        self._alone.discard(uid)
         self._in_flight = {pod: by for pod, by in self._in_flight.items() if by != uid}
         if not is_group:
             return
@@ -221,6 +227,7 @@ class GroupRules:
             each.pod.key
             for each in cache.assumed_pods.values()
             if not each.is_bound
+            and each.pod.uid not in self._alone
             and (key := group_of(each.pod)) is not None
             and (group := cache.groups.get(key)) is not None
             and group.uid == uid
@@ -273,6 +280,7 @@ class GroupRules:
                 members = cache.members_of(group.key)
                 if members.is_begun and members.need(group):
                     self._begun[group.uid] = group.key
+        self._go_first = set(self._begun.values())
 
     def _on_sending(self, process: SimulatedProcess, method: str, route: Route) -> None:
         if method != "POST" or route.kind is not PODS or route.subresource != "binding":
@@ -293,7 +301,8 @@ class GroupRules:
         is_soon = self._world.api.loop.time() - self._fenced_at.get(process.name, 0.0) < FIRST_SECONDS
         if key is not None and key in self._passed:
             self._world.problem(self._passed.pop(key))
-        if self._begun and is_soon and process.name == self._fencer and not self._world.is_meddled:
+        is_due = process.name == self._fencer and key not in self._go_first
+        if self._begun and is_soon and is_due and not self._world.is_meddled:
             for begun in self._begun.values():
                 self._passed.setdefault(
                     begun, f"{process.name} sends the Binding of {pod.key} before it examines {begun}, which is begun"

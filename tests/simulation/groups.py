@@ -735,7 +735,7 @@ class GroupInvariants:
         """The group of a member that is placed with others, by what some process knows; None for others."""
         key = group_of(pod)
         group = self.groups().get(key) if key is not None else None
-        if group is None:
+        if group is None or group.is_ordinary(pod_requests(pod.spec).amounts):
             return None
         members = Members.of((each for each in truth.pods.values() if group_of(each) == key), self._schedulers)
         wanted = members.wanted(group)
