@@ -238,6 +238,20 @@ def test_a_begun_group_goes_before_its_older_equals():
     assert names(watcher, 0) == ["gang-1"]
 
 
+def test_a_group_that_has_failed_falls_behind_equals_that_came_later():
+    """Else a group that never fits is always first."""
+    watcher = a_watcher(a_pod_group("old", 2), a_pod_group(minimum=2), *members(2, "old", age_seconds=100), floor=3)
+    watcher.decide("~old", Outcome.UNSCHEDULABLE, blockers=["NodeResourcesFit"], positions=covering(watcher))
+    busy = [a_pod(f"busy-{number}") for number in range(3)]
+    watcher.show(*busy)
+    watcher.show(*members(2, age_seconds=50), a_member("old-2", "old"))
+    watcher.advance(2.0)
+    assert len(watcher.groups_published) == 1
+    for pod in busy:
+        watcher.decide(pod.metadata.name, Outcome.BOUND)
+    assert (names(watcher, 0), names(watcher, 1)) == (["old-0", "old-1"], ["gang-0", "gang-1"])
+
+
 def test_a_group_larger_than_the_window_goes_alone():
     watcher = a_watcher(a_pod_group(minimum=8), a_pod("a", age_seconds=60), floor=4)
     watcher.show(*members(8))
