@@ -338,7 +338,10 @@ class FreshLoads:
 
     def recent(self, node: str) -> tuple[float | None, float | None, float]:
         sample = self.samples.get(node)
-        return sample if sample is not None and self.now - sample[2] <= 50 else (None, None, self.now)
+        if sample is not None and self.now - sample[2] <= 50:
+            return sample
+        step = 100 / 12  # of the range
+        return None, None, math.floor((NOW + self.now) / step) * step - NOW
 
     def used(self, node: str, index: int) -> float | None:
         """With the pod, which is 10 % of a node; None if fewer than half are known."""
@@ -397,6 +400,43 @@ def test_what_is_kept_of_rows_never_changes_a_ranking(plugin, history):
         kept, new = (rank(pod, each, profile, attempt=first_attempt(pod)) for each in (snapshot, snapshot.copied()))
         assert kept == new
         happen(event, snapshot, FreshLoads())
+
+
+def test_what_counts_on_an_unknown_node_is_the_same_in_every_process():
+    snapshot = measured({"a": percents(30), "b": percents(30), "c": None}, *packing_readings(PACKING))
+    profile, pod = profile_of(TargetLoadPacking(PACKING)), using("asks", cpu="1", memory="1Gi")
+    snapshot.place(using("newcomer", cpu="2", memory="1Gi"), "c", bound_at=NOW - 60)
+    rank(pod, snapshot, profile, attempt=first_attempt(pod))
+    snapshot.live.observe_time(NOW + 20)  # in the same step of 75 s, of a range of 15 min
+    kept, new = (rank(pod, each, profile, attempt=first_attempt(pod)) for each in (snapshot, snapshot.copied()))
+    assert kept == new
+
+
+STEADY = LoadVariationRiskBalancingArgs(safe_variance_margin=2.0, safe_variance_sensitivity=3.0)
+EXTREME = LoadVariationRiskBalancingArgs(safe_variance_sensitivity=0.0)
+
+
+@pytest.mark.parametrize(
+    "plugin",
+    [
+        TargetLoadPacking(PACKING),
+        TargetLoadPacking(TargetLoadPackingArgs(target_utilization=100)),
+        *map(LoadVariationRiskBalancing, (BALANCING, STEADY, EXTREME)),
+    ],
+    ids=["packing", "packing to 100 %", "balancing", "balancing by cube roots", "balancing by whole deviations"],
+)
+@given(history=histories)
+def test_one_node_is_scored_as_all_are(plugin, history):
+    snapshot, pod = measured(dict.fromkeys(NAMES, percents(30, 30)), *READINGS), using("asks", cpu="1", memory="1Gi")
+    for event in history:
+        happen(event, snapshot, FreshLoads())
+        state, nodes, another = CycleState(snapshot.class_of(pod)), Nodes(snapshot), AnotherPod(pod, snapshot)
+        alone = plugin.score_all(state, pod, nodes).tolist()
+        beside = plugin.score_all(state, pod, NodesWithAnother(snapshot, None, another, np.full(len(nodes), 3.0)))
+        for info in filter(None, nodes.infos()):
+            assert plugin.score(state, pod, info) == alone[info.row]
+            with_3 = NodeInfoWithAnother(snapshot, info.row, info.node, another, 3)
+            assert plugin.score(state, pod, with_3) == beside[info.row]
 
 
 def happen(event, snapshot: Snapshot, fresh: FreshLoads) -> None:

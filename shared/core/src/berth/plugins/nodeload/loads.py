@@ -3,11 +3,12 @@
 A pod counts with ``estimate x min(1, max(0, 1 - (t - hold - bound_at) / range))``, where ``t`` is the sample's time:
 the mean over ``range`` up to ``t`` has the rest of it. A proposed or assumed pod counts as placed now. A node is
 unknown without a sample, or with one above the maximum age; it counts as using the mean share of the known nodes, and
-``t`` is now. If fewer than half of the nodes are known, nothing is known (``is_enough``).
+``t`` is when the present step began, a twelfth of the range, for all processes at the same time. If fewer than half of
+the nodes are known, nothing is known (``is_enough``).
 
 Sums by row are kept up to date: a change of a row's pods costs these pods, a sample costs nothing where all estimates
-have faded. Rows of unknown nodes are summed again in steps of the range, because there the estimate fades with the
-clock. Readers that keep results by row ask which loads have changed (``changed_since``).
+have faded. Rows of unknown nodes are summed again at each step, because there the estimate fades with the clock.
+Readers that keep results by row ask which loads have changed (``changed_since``).
 """
 
 from __future__ import annotations
@@ -114,6 +115,7 @@ class NodeLoads:
         self._measured: dict[tuple[MeasuredResource, Statistic], Measured] = {}
         self._terms: dict[Sequence[MeasuredResource], Sequence[Term]] = {}
         self._seen = self._sampled = self._step = -1
+        self._step_began = -math.inf
         self._now = self._expires = -math.inf
         self.version = 0  # increases when the load of a row has changed
         self._changed: dict[int, int] = {}  # row to the version that changed it last, in that order
@@ -130,6 +132,7 @@ class NodeLoads:
         step = math.floor(now / (self._range * _STEP))
         is_due, self._now = step != self._step or now > self._expires, now
         if is_due or (version, samples.version) != (self._seen, self._sampled):
+            self._step_began = step * self._range * _STEP
             self._follow(is_due=is_due)
             self._seen, self._sampled, self._step = version, samples.version, step
 
@@ -181,13 +184,13 @@ class NodeLoads:
         return [row for row, _ in takewhile(lambda item: item[1] > version, reversed(self._changed.items()))]
 
     def _fade(self) -> list[int]:
-        """Estimates fade up to each node's sample, on unknown nodes up to now. The rows whose estimates changed."""
+        """Estimates fade up to each sample, on unknown nodes up to this step. The rows whose estimates changed."""
         sampled_at, before = self._samples.sampled_at, self._as_of
         recent = self._now - sampled_at <= self._maximum_age
-        self._as_of = np.where(recent, sampled_at, self._now)
+        self._as_of = np.where(recent, sampled_at, self._step_began)
         self._expires = float(np.min(sampled_at, where=recent, initial=math.inf)) + self._maximum_age
         if len(before) != len(sampled_at):
-            before = grown(before, len(sampled_at), self._now)
+            before = grown(before, len(sampled_at), self._step_began)
             self._whole_until = grown(self._whole_until, len(sampled_at), -math.inf)
         moved = (before != self._as_of) & self._may_have_newcomers(np.minimum(before, self._as_of), self._whole_until)
         found: list[int] = np.flatnonzero(moved & self._snapshot.columns.exists).tolist()
@@ -197,14 +200,14 @@ class NodeLoads:
         """The same on nodes with a new sample."""
         size = len(self._samples.sampled_at)
         if len(self._as_of) != size:
-            self._as_of = grown(self._as_of, size, self._now)
+            self._as_of = grown(self._as_of, size, self._step_began)
             self._whole_until = grown(self._whole_until, size, -math.inf)
         if not sampled:
             return []
         rows = np.array(sampled, dtype=np.intp)
         sampled_at, before = self._samples.sampled_at[rows], self._as_of[rows]
         recent = self._now - sampled_at <= self._maximum_age
-        after = self._as_of[rows] = np.where(recent, sampled_at, self._now)
+        after = self._as_of[rows] = np.where(recent, sampled_at, self._step_began)
         oldest = float(np.min(sampled_at, where=recent, initial=math.inf))
         self._expires = min(self._expires, oldest + self._maximum_age)
         found: list[int] = rows[self._may_have_newcomers(np.minimum(before, after), self._whole_until[rows])].tolist()
