@@ -25,13 +25,12 @@ from berth.api.config.nodeload.args import (
 )
 from berth.api.config.nodeload.queries import MEASURED, MeasuredResource
 from berth.api.pod import Pod
-from berth.cluster.nodes import NodeInfo, Nodes
+from berth.cluster.nodes import Nodes
 from berth.cluster.snapshot import Snapshot
-from berth.framework.status import CycleState
 from berth.plugins.factory import PluginFactory
 from berth.plugins.nodeload.estimates import scaled
 from berth.plugins.nodeload.loads import Amount, NodeLoads
-from berth.plugins.nodeload.scoring import ROUNDING, LoadFilter, LoadLimit, Loads, OneReadingScore
+from berth.plugins.nodeload.scoring import LoadFilter, LoadLimit, Loads, OneReadingScore
 
 Value = TypeVar("Value", float, Amount)
 
@@ -47,14 +46,9 @@ class NodeLoad(OneReadingScore):
         scored = MEASURED if self._balance else tuple(self._weights)
         super().__init__(reading_of(args), scored, scaled(factors_of(args.estimated_scaling_factors)))
 
-    def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
-        # In plain numbers: every cycle scores the last pod's row, and arrays of one element take four times as long.
-        row, pods, estimate = node.row, 1 + node.others, self.estimate(state, pod)
-        shares = {}
-        for resource, place, measured, newcomers, allocatable in self._loads(node.snapshot).terms(self.resources):
-            used = measured.item(row) + newcomers.item(row) + pods * estimate[place]
-            shares[resource] = min(used / allocatable.item(row), 1.0)
-        return int(self._points(shares) + ROUNDING)
+    def points_of(self, row: int, loads: NodeLoads, shares: Mapping[MeasuredResource, float]) -> float:
+        del row, loads
+        return self._points({resource: min(share, 1.0) for resource, share in shares.items()})
 
     def points(self, pod: Pod, nodes: Nodes, loads: Loads) -> Amount:
         del pod

@@ -18,11 +18,13 @@ They differ where theirs are wrong or berth knows less:
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import ClassVar, Final
 
 import numpy as np
 
-from berth.api.config.nodeload.queries import MEASURED
+from berth.api.config.nodeload.queries import MEASURED, MeasuredResource
 from berth.api.config.nodeload.trimaran import (
     LOAD_VARIATION_RISK_BALANCING,
     POINTS,
@@ -40,7 +42,7 @@ from berth.api.pod import Pod
 from berth.cluster.nodes import Nodes
 from berth.plugins.factory import PluginFactory
 from berth.plugins.nodeload.estimates import packed, requested
-from berth.plugins.nodeload.loads import Amount
+from berth.plugins.nodeload.loads import Amount, NodeLoads
 from berth.plugins.nodeload.scoring import Loads, OneReadingScore
 
 
@@ -63,6 +65,15 @@ class TargetLoadPacking(OneReadingScore):
         above = target * (100 - used) / max(100 - target, 1)  # at 100 only values of 0 remain
         points: Amount = np.floor(np.where(used > target, np.where(used > 100, 0.0, above), below) + 0.5)
         return points
+
+    def points_of(self, row: int, loads: NodeLoads, shares: Mapping[MeasuredResource, float]) -> float:
+        del row, loads
+        used, target = 100 * shares["cpu"], self._target
+        if used > 100:
+            return 0.0
+        if used > target:
+            return math.floor(target * (100 - used) / max(100 - target, 1) + 0.5)
+        return math.floor((100 - target) * used / target + target + 0.5)
 
 
 class LoadVariationRiskBalancing(OneReadingScore):
@@ -87,6 +98,19 @@ class LoadVariationRiskBalancing(OneReadingScore):
             scores.append((1 - risk) * 100)
         lower: Amount = np.minimum.reduce(scores)
         return np.floor(lower + 0.5)
+
+    def points_of(self, row: int, loads: NodeLoads, shares: Mapping[MeasuredResource, float]) -> float:
+        lower = 100.0
+        for resource, share in shares.items():
+            measured = loads.measured(resource, self._deviation)
+            deviation = min(max(measured.amount.item(row) / measured.allocatable.item(row), 0.0), 1.0)
+            # numpy's powers, which may differ from Python's in the last digit.
+            root = (
+                math.floor(deviation) if self._sensitivity == 0 else float(np.power(deviation, 1 / self._sensitivity))
+            )
+            risk = (min(max(share, 0.0), 1.0) + min(max(self._margin * root, 0.0), 1.0)) / 2
+            lower = min(lower, (1 - risk) * 100)
+        return math.floor(lower + 0.5)
 
     def _of_deviation(self, share: Amount) -> Amount:
         root: Amount = np.floor(share) if self._sensitivity == 0 else np.power(share, 1 / self._sensitivity)
