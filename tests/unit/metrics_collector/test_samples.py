@@ -179,6 +179,28 @@ def test_the_newest_series_with_a_rate_counts():
     assert (found.samples["a"].receive, found.duplicates) == (5.0, ())
 
 
+@pytest.mark.parametrize("ages", [(1, 9), (9, 1), (5, 5)])
+@pytest.mark.parametrize("seed", range(10))
+def test_of_exporters_that_disagree_about_a_device_every_round_and_collector_believes_the_same(seed, ages):
+    """One says that eth1 is a bond's member, and the other, the last by its labels, that it is a card."""
+    targets = (replica(f"{seed}-a"), replica(f"{seed}-b"))
+    known = {target: {"eth1": DeviceFacts(flags=flags)} for target, flags in zip(targets, (0x1803, 0x1003), strict=True)}
+    made = [
+        (target, device, rate, ago, True)
+        for target, ago in zip(targets, ages, strict=True)
+        for device, rate in (("eth0", 5.0), ("eth1", 7.0))
+    ]
+    random.Random(seed).shuffle(made)
+    assert samples(series(*made), every_second(facts=known)).samples["a"].receive == 12.0
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_of_equally_new_series_that_differ_in_the_nodes_label_the_same_one_counts(order):
+    labelled = Target(instance=NODE.instance, job="node", label="a")
+    made = [(NODE, "eth0", 5.0, 1, True), (labelled, "eth0", 7.0, 1, True)][::order]
+    assert samples(series(*made), every_second()).samples["a"].receive == 7.0
+
+
 def test_two_jobs_that_scrape_one_exporter_count_once_by_device():
     other = Target(instance=NODE.instance, job="other")
     made = [(NODE, "eth0", 5.0, 9, True), (NODE, "eth1", 2.0, 9, True), (other, "eth0", 7.0, 1, True)]

@@ -87,12 +87,17 @@ class NodeSamples:
     differing: tuple[str, ...] = ()  # the labels in which these differ
 
 
-AgeOrder = tuple[float, str, str, list[tuple[str, str]]]
+LabelOrder = tuple[str, str, str, list[tuple[str, str]]]
 
 
-def age_order(target: Target, scraped_at: float) -> AgeOrder:
+def label_order(target: Target) -> LabelOrder:
+    """Always the same, in every collector."""
+    return target.instance, target.job, target.label, sorted(target.others)
+
+
+def age_order(target: Target, scraped_at: float) -> tuple[float, LabelOrder]:
     """The newest last; of equally new ones always the same."""
-    return scraped_at, target.instance, target.job, sorted(target.others)
+    return scraped_at, label_order(target)
 
 
 class _Reading(NamedTuple):
@@ -109,7 +114,7 @@ class _Reading(NamedTuple):
         return (self.receive or 0.0) + (self.transmit or 0.0)
 
     @property
-    def age_order(self) -> AgeOrder:
+    def age_order(self) -> tuple[float, LabelOrder]:
         return age_order(self.target, self.scraped_at)
 
 
@@ -190,7 +195,8 @@ def _chosen(readings: Mapping[str, Sequence[_Reading]], inventory: Inventory, *,
     if len(newest) == 1:
         return list(newest.values())
     facts: dict[str, DeviceFacts] = {}
-    for target in {one.target for found in readings.values() for one in found}:
+    # By labels and not by age: the exporter that was scraped last changes from round to round, and between collectors.
+    for target in sorted({one.target for found in readings.values() for one in found}, key=label_order):
         for device, known in inventory.facts.get(target, {}).items():
             facts[device] = facts[device] | known if device in facts else known
     counted = counted_devices({device: one.total for device, one in newest.items()}, facts, only_own=only_own)
