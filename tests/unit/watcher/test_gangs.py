@@ -583,13 +583,26 @@ def test_a_takeover_finds_a_group_in_flight_and_its_members_decisions():
     found = FoundInFlight(attempt=former, pod=pods[0], members=(attempt("gang-0", 6, 1), attempt("gang-1", 6, 1)))
     watcher = WatcherUnderTest(kinds=KINDS)
     watcher.lead(a_node("n1"), a_pod_group(minimum=2), *pods, streams=StreamsRead(in_flight={f"uid-{GANG}": found}))
-    assert (watcher.groups_published, watcher.published, in_flight(watcher)) == ([], [], 0)
+    assert (watcher.groups_published, watcher.published, in_flight(watcher)) == ([], [], 2)
     assert watcher.stage(GANG) == "in flight"
     watcher.decide("gang-0", Outcome.BOUND, attempt="uid-gang-0.6.1")
     assert watcher.stage("gang-0") == "awaiting watch"
     watcher.decide("gang-1", Outcome.BOUND, attempt="uid-gang-1.6.1")
     watcher.show(*map(bound, pods))
     assert watcher.stage("gang-0") == "gone"
+
+
+def test_a_group_that_a_takeover_finds_in_flight_may_be_helped_by_what_came_before_its_decision():
+    pods, former = members(2), attempt(GANG, 6, 3)
+    found = FoundInFlight(attempt=former, pod=pods[0], members=(attempt("gang-0", 6, 1), attempt("gang-1", 6, 1)))
+    watcher = WatcherUnderTest(kinds=KINDS)
+    watcher.lead(a_node("n1"), a_pod_group(minimum=2), *pods, streams=StreamsRead(in_flight={f"uid-{GANG}": found}))
+    positions = covering(watcher)
+    watcher.show(a_node("n2"))
+    blockers = ["NodeResourcesFit"]
+    watcher.decide(GANG, Outcome.UNSCHEDULABLE, attempt=str(former), blockers=blockers, positions=positions)
+    watcher.advance(1.1)
+    assert len(watcher.groups_published) == 1
 
 
 def test_a_takeover_goes_on_from_a_groups_decision():
