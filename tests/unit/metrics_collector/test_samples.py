@@ -184,7 +184,9 @@ def test_the_newest_series_with_a_rate_counts():
 def test_of_exporters_that_disagree_about_a_device_every_round_and_collector_believes_the_same(seed, ages):
     """One says that eth1 is a bond's member, and the other, the last by its labels, that it is a card."""
     targets = (replica(f"{seed}-a"), replica(f"{seed}-b"))
-    known = {target: {"eth1": DeviceFacts(flags=flags)} for target, flags in zip(targets, (0x1803, 0x1003), strict=True)}
+    known = {
+        target: {"eth1": DeviceFacts(flags=flags)} for target, flags in zip(targets, (0x1803, 0x1003), strict=True)
+    }
     made = [
         (target, device, rate, ago, True)
         for target, ago in zip(targets, ages, strict=True)
