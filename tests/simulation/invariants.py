@@ -334,10 +334,10 @@ class Invariants:
         self.groups.goes_as_one(victim, now)
         members = {pod.uid for pod in question.members}
         victims = {uid for uid, (preemptor, _) in self._evictions.items() if preemptor in members}
-        victims |= self.messages.victims_for.get(question.group.uid, set())
+        victims |= self.messages.victims_for.get((key.namespace, key.name), set())
         earlier = self._known(request, VISIBLE_SECONDS)
         if self._world.is_calm:
-            proposed = self.messages.victims_for.get(question.group.uid, set())
+            proposed = self.messages.victims_for.get((key.namespace, key.name), set())
             former = {uid for uid, pod in now.pods.items() if pod.metadata.deletion_timestamp} - proposed
             for each, uid in itertools.product((now, earlier), sorted(former)):
                 each.snapshot.remove_pod(uid)
@@ -623,8 +623,8 @@ class Messages:
         self.outcomes: dict[str, int] = {}
         self.last: dict[str, str] = {}
         """By uid, the outcome of the last Decision."""
-        self.victims_for: dict[str, set[str]] = {}
-        """By uid of a PodGroup, the pods whose eviction its last plan proposes."""
+        self.victims_for: dict[tuple[str, str], set[str]] = {}
+        """By namespace and name of a PodGroup, which may be remade, the pods whose eviction its last plan proposes."""
         self._kept_out_since: dict[str, float] = {}
         """By uid, since when each Decision says that only others' proposals keep the pod out."""
         self.devices: DeviceInvariants | None = None
@@ -666,9 +666,9 @@ class Messages:
             self._decided[uid] = max(order, self._decided.get(uid, (0, 0)))
 
     def _note_victims(self, ranked: _Attempt) -> None:
-        if ranked.schema == GROUP_SCHEMA:
+        if ranked.schema == GROUP_SCHEMA and ranked.group is not None:
             victims = ranked.preemption.victims if ranked.preemption is not None else []
-            self.victims_for[_order(ranked.attempt)[0]] = {victim.uid for victim in victims}
+            self.victims_for[ranked.group.namespace, ranked.group.name] = {victim.uid for victim in victims}
 
     def _on_forged(self, subject: str, data: bytes, headers: Mapping[str, str], ack: PubAck) -> None:
         """Notice what a hostile client says of pods and nodes, and who measures a node again."""
@@ -737,6 +737,11 @@ class Messages:
             self._world.problem(f"RANKED {attempt} is acknowledged without a final Decision")
 
 
+class _GroupName(msgspec.Struct):
+    namespace: str = ""
+    name: str = ""
+
+
 class _Attempt(msgspec.Struct):
     schema: int = 0
     attempt: str = ""
@@ -746,6 +751,7 @@ class _Attempt(msgspec.Struct):
     message: str = ""
     repeat: int = 0
     preemption: Preemption | None = None
+    group: _GroupName | None = None
 
 
 def _read(data: bytes) -> _Attempt:
