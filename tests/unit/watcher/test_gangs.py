@@ -574,6 +574,20 @@ def test_nothing_is_kept_of_a_group_that_goes_in_the_slice_in_which_its_pods_go(
     assert not watcher.core._grouping._last
 
 
+def test_the_back_off_of_a_group_that_proposals_keep_out_ends_early_again_after_a_second():
+    """As a pod's: the room of those that were proposed may be free by then, and a rival would take it each time."""
+    watcher = a_watcher(a_pod_group(minimum=2), *members(2))
+    watcher.decide(GANG, Outcome.CONFLICT, reason=Reason.PROPOSALS)
+    watcher.advance(0.1)
+    for failures in (2, 3):
+        assert len(watcher.groups_published) == failures
+        watcher.decide(GANG, Outcome.CONFLICT, reason=Reason.PROPOSALS)
+        watcher.advance(0.8)
+        assert len(watcher.groups_published) == failures
+        watcher.advance(0.3)
+    assert len(watcher.groups_published) == 4
+
+
 # --- a takeover
 
 

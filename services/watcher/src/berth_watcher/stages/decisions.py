@@ -133,8 +133,9 @@ class Decisions:
         # Else room that was made for the group would stand empty for as long as its victims were searched, ten times.
         if decision.outcome is not Outcome.PREEMPTING and entry.backoff_until > self._clock.now:
             initial = self._settings.requeue.backoff.initial.total_seconds()
+            may_end_early = wait is not None and (wait.early or wait.due < entry.backoff_until)
             entry.back_off_for(decision.plan_seconds, initial, decided_at.monotonic)
-            if wait is not None and wait.early:
+            if may_end_early and wait is not None and wait.stage is Stage.BACKOFF:
                 wait = self._requeue.on_helped(entry)
             elif wait is not None:
                 wait = wait._replace(due=max(wait.due, entry.backoff_until))
