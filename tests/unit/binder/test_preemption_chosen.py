@@ -12,12 +12,13 @@ from berth.api.meta import LabelSelector, ObjectMeta
 from berth.api.pod import Affinity, Container, Pod, PodAffinity, PodAffinityTerm, PodCondition, ResourceRequirements
 from berth.api.workloads import BudgetStatus, PodDisruptionBudget, SelectorSpec
 from berth.framework.cycle import any_feasible_node, feasible_nodes
+from berth.framework.disruptionbudgets import DisruptionBudgets
 from berth.framework.extending import EXTENDER
 from berth.framework.preemption import NO_CANDIDATE, Evictions, confirm
 from berth.kube.listwatch import Upserted
 from berth.messages.attempts import Outcome, Preemption, Ranked, Reason, Victim
 from berth.plugins.defaultpreemption import plugin
-from berth.plugins.defaultpreemption.victims import Cost, DisruptionBudgets, Victims
+from berth.plugins.defaultpreemption.victims import Cost, Victims
 from berth_binder.attempts.pods import MOST_QUESTIONS
 from berth_binder.attempts.queue import ABOUT_EVICTIONS
 from berth_binder.events import (

@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from berth.api.meta import LabelSelector, ObjectMeta
 from berth.api.pod import Pod
 from berth.api.podgroups import GROUP_LABEL, Topology
+from berth.api.workloads import BudgetStatus, PodDisruptionBudget, SelectorSpec
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import check
 from berth.groups import planner
@@ -113,6 +115,44 @@ def test_the_least_important_and_youngest_go():
         created = {"creation_timestamp": f"2026-01-01T00:00:0{number}Z"}
         low(snapshot, name, f"r0n{number // 2}", cpu="2", priority=priority, metadata=created)
     assert names(evicted(a_question(members(2, cpu="2")), snapshot)) == ["lowest", "young"]
+
+
+def protect(snapshot: Snapshot, app: str, allowed: int) -> None:
+    made = PodDisruptionBudget(
+        metadata=ObjectMeta(name=app, namespace="default", uid=app),
+        spec=SelectorSpec(selector=LabelSelector(match_labels={"app": app})),
+        status=BudgetStatus(disruptions_allowed=allowed),
+    )
+    snapshot.objects(PodDisruptionBudget).set(app, made)
+
+
+@pytest.mark.parametrize(
+    ("allowed", "wanted"),
+    [
+        pytest.param(0, ["important-1", "old-0", "old-1"], id="none may go"),
+        pytest.param(1, ["important-1", "old-0", "web-1"], id="one may go"),
+        pytest.param(2, ["old-0", "old-1", "web-0", "web-1"], id="both may go"),
+    ],
+)
+def test_no_more_pods_of_a_disruption_budget_go_than_it_allows_where_others_can(allowed: int, wanted: list[str]):
+    """As for a single pod: also where the protected ones are younger, or less important."""
+    snapshot = racks([0, 0])
+    for number in range(2):
+        created = {"creation_timestamp": f"2026-01-01T00:00:0{number}Z"}
+        low(snapshot, f"old-{number}", f"r0n{number}", metadata=created)
+        low(snapshot, f"important-{number}", f"r0n{number}", priority=-5, cpu="2", metadata=created)
+        web = {**created, "labels": {"app": "web"}}
+        low(snapshot, f"web-{number}", f"r0n{number}", priority=-20, metadata=web)
+    protect(snapshot, "web", allowed)
+    assert names(evicted(a_question(members(4, cpu="1")), snapshot)) == wanted
+
+
+def test_protected_pods_go_where_a_group_does_not_fit_without_their_room():
+    snapshot = racks([0, 0])
+    for number in range(2):
+        low(snapshot, f"web-{number}", f"r0n{number}", cpu="4", metadata={"labels": {"app": "web"}})
+    protect(snapshot, "web", 0)
+    assert names(evicted(a_question(members(2, cpu="4")), snapshot)) == ["web-0", "web-1"]
 
 
 def test_what_min_resources_asks_for_stays_free_beside_what_is_not_evicted():

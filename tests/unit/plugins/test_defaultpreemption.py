@@ -15,11 +15,12 @@ from berth.api.workloads import BudgetStatus, PodDisruptionBudget, SelectorSpec
 from berth.cluster.nodes import RowIndex, info_of_row, node_info
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import Ranking, rank
+from berth.framework.disruptionbudgets import DisruptionBudgets
 from berth.framework.interface import FilterPlugin, Nomination, PreFilterPlugin, PreFilterResult
 from berth.framework.preemption import best_eviction, confirm, dry_run_of, eviction_candidates
 from berth.framework.status import SUCCESS, Diagnosis, Status
 from berth.plugins.defaultpreemption.plugin import NOT_HELPFUL, DefaultPreemption, DefaultPreemptionArgs, validate
-from berth.plugins.defaultpreemption.victims import DisruptionBudgets, Victims, victims_on
+from berth.plugins.defaultpreemption.victims import Victims, victims_on
 from berth.plugins.interpodaffinity.plugin import InterPodAffinity, InterPodAffinityArgs
 from berth.plugins.noderesources.fit import NodeResourcesFit, NodeResourcesFitArgs
 from harness.builders.objects import a_container, a_node, a_pod, first_attempt

@@ -18,9 +18,10 @@ from berth.api.trimming import ReportedPod, with_effective_requests
 from berth.api.workloads import PodDisruptionBudget
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import Ranking, RankOptions, rank
+from berth.framework.disruptionbudgets import DisruptionBudgets
 from berth.framework.interface import Nomination
 from berth.framework.preemption import best_eviction, confirm
-from berth.plugins.defaultpreemption.victims import Cost, DisruptionBudgets, Victims
+from berth.plugins.defaultpreemption.victims import Cost, Victims
 from harness.builders.objects import first_attempt
 from harness.builders.profiles import default_profile
 from harness.worlds.oracle import without_dynamic_resources

@@ -2,7 +2,8 @@
 
 Units of lower priority are taken out, the least important first, until the group has a plan: as few as a bisection
 finds. Then they are given back, the most important first, wherever the members still pass. A unit is a pod, or a whole
-group that goes as one. What is terminating goes anyway, and counts as gone.
+group that goes as one. Those that a PodDisruptionBudget protects are the most important, as they are for a single pod.
+What is terminating goes anyway, and counts as gone.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from berth.api.podgroups import GroupKey, PodGroup, group_of
 from berth.cluster.pods import PlacedPod
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import check
+from berth.framework.disruptionbudgets import DisruptionBudgets
 from berth.framework.profile import Profile
 from berth.groups.domains import MinResources
 from berth.groups.planner import Planner
@@ -103,7 +105,8 @@ def plan_evictions(  # noqa: PLR0913 - the question, the cluster, and the clock
 def units_of(snapshot: Snapshot, priority: int, groups: Mapping[GroupKey, PodGroup], *, spared: GroupKey) -> list[Unit]:
     """The units of lower priority that are not terminating, the least important first: of equals the youngest.
 
-    ``spared``: the group whose own members are none.
+    Last come those that violate a PodDisruptionBudget if what is before them goes too. ``spared``: the group whose own
+    members are none.
     """
     of_group: dict[GroupKey, list[PlacedPod]] = {}
     units: list[Unit] = []
@@ -121,7 +124,9 @@ def units_of(snapshot: Snapshot, priority: int, groups: Mapping[GroupKey, PodGro
     for key, members in of_group.items():
         units += _units_of_group(groups[key], members, priority)
     units.sort(key=lambda each: (each.created, each.pods[0].pod.uid), reverse=True)
-    return sorted(units, key=lambda each: each.importance)
+    units.sort(key=lambda each: each.importance)
+    budgets, left = DisruptionBudgets.of(snapshot), dict[int, int]()
+    return sorted(units, key=lambda unit: sum(budgets.violates(placed, left) for placed in unit.pods) > 0)
 
 
 def _units_of_group(group: PodGroup, members: list[PlacedPod], priority: int) -> list[Unit]:

@@ -20,17 +20,12 @@ from berth.cluster.columns import hash_of
 from berth.cluster.nodes import RowIndex, info_of_row, node_info
 from berth.cluster.placedpods import PlacedPods
 from berth.cluster.snapshot import Snapshot
+from berth.framework.disruptionbudgets import DisruptionBudgets
 from berth.framework.interface import DryRun, Nomination, PostFilterPlugin, PostFilterResult
 from berth.framework.scoring import seeded_hashes
 from berth.framework.status import Code, CycleState, Diagnosis, Status
 from berth.plugins.defaultpreemption.potentialnodes import LowerPriorityPods, PotentialNode, PotentialNodes
-from berth.plugins.defaultpreemption.victims import (
-    NO_VICTIMS,
-    DisruptionBudgets,
-    Victims,
-    lower_priority_pods_on,
-    victims_on,
-)
+from berth.plugins.defaultpreemption.victims import NO_VICTIMS, Victims, lower_priority_pods_on, victims_on
 from berth.plugins.factory import Args, PluginFactory, with_args
 
 NAME: Final = "DefaultPreemption"
@@ -87,7 +82,7 @@ class DefaultPreemption(PostFilterPlugin):
         info = node_info(dry_run.snapshot, node)
         if info is None or pod.spec.preemption_policy == PREEMPT_NEVER:
             return None
-        found = victims_on(info, dry_run, _budgets_of(dry_run.snapshot))
+        found = victims_on(info, dry_run, DisruptionBudgets.of(dry_run.snapshot))
         return _nomination(found, dry_run.snapshot) if isinstance(found, Victims) else None
 
     def choose(self, pod: Pod, proposed: str, diagnosis: Diagnosis, dry_run: DryRun) -> Nomination | None:
@@ -116,7 +111,7 @@ class _CandidateSearch:
     def __init__(self, snapshot: Snapshot, dry_run: DryRun) -> None:
         self._snapshot = snapshot
         self._dry_run = dry_run
-        self._budgets = _budgets_of(snapshot)
+        self._budgets = DisruptionBudgets.of(snapshot)
         self._pods = snapshot.derived(PlacedPods, lambda: PlacedPods(snapshot))
         self._pods.refresh()
         self._diagnosis = Diagnosis(snapshot.node_count)
@@ -202,10 +197,6 @@ def _waits_for_victims(pod: Pod, snapshot: Snapshot, diagnosis: Diagnosis, dry_r
         return False
     with dry_run.removing(node, victims) as vacated:
         return vacated.status().is_success
-
-
-def _budgets_of(snapshot: Snapshot) -> DisruptionBudgets:
-    return snapshot.derived(DisruptionBudgets, lambda: DisruptionBudgets(snapshot))
 
 
 def _nomination(victims: Victims, snapshot: Snapshot) -> Nomination:

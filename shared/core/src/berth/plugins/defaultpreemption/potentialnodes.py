@@ -17,8 +17,9 @@ import numpy.typing as npt
 from berth.cluster.nodes import Amount, Mask, RemovedPods, RowIndex
 from berth.cluster.placedpods import PlacedPods
 from berth.cluster.topologycounts import LabelGroup
+from berth.framework.disruptionbudgets import DisruptionBudgets
 from berth.framework.interface import DryRun
-from berth.plugins.defaultpreemption.victims import PRIORITY_OFFSET, Cost, DisruptionBudgets
+from berth.plugins.defaultpreemption.victims import PRIORITY_OFFSET, Cost
 
 Numbers = npt.NDArray[np.int64]
 # Priorities that are distinguished. With more, a node's highest victim priority is known only as a range.

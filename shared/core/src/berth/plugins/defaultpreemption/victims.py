@@ -10,13 +10,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from berth.api.pod import Pod, priority_of
-from berth.api.selectors import LabelMatcher, compile_label_selector
-from berth.api.workloads import PodDisruptionBudget
 from berth.cluster.nodes import NodeInfo
 from berth.cluster.placedpods import started_at
 from berth.cluster.pods import PlacedPod
-from berth.cluster.snapshot import Snapshot
-from berth.cluster.topologycounts import LabelGroup
+from berth.framework.disruptionbudgets import DisruptionBudgets
 from berth.framework.interface import DryRun, DryRunNode
 from berth.framework.status import Status
 
@@ -87,63 +84,3 @@ def lower_priority_pods_on(node: NodeInfo, pod: Pod) -> list[PlacedPod]:
 def most_important_first(pods: Iterable[PlacedPod]) -> list[PlacedPod]:
     """Pods by priority, then start time; the uid makes the order the same in every process."""
     return sorted(pods, key=lambda placed: (-priority_of(placed.pod), started_at(placed.pod), placed.pod.uid))
-
-
-@dataclass(frozen=True, slots=True)
-class DisruptionBudget:
-    """``disrupted``: names of pods with an eviction in progress, already counted in ``allowed``."""
-
-    pods: LabelMatcher
-    allowed: int
-    disrupted: frozenset[str]
-
-    def covers(self, pod: Pod) -> bool:
-        return self.pods.matches(pod.metadata.labels or {}) and pod.metadata.name not in self.disrupted
-
-
-class DisruptionBudgets:
-    """One Snapshot's PodDisruptionBudgets by namespace; compiled on first use after a change."""
-
-    def __init__(self, snapshot: Snapshot) -> None:
-        self._objects = snapshot.objects(PodDisruptionBudget)
-        self._version = -1
-        self._by_namespace: dict[str, list[DisruptionBudget]] = {}
-
-    def split(self, pods: Iterable[PlacedPod]) -> tuple[list[PlacedPod], list[PlacedPod]]:
-        """The pods whose eviction violates a budget if all are evicted in this order, and the others."""
-        violating: list[PlacedPod] = []
-        others: list[PlacedPod] = []
-        left: dict[int, int] = {}
-        for placed in pods:
-            (violating if self._violates(placed.pod, left) else others).append(placed)
-        return violating, others
-
-    def forbids(self, group: LabelGroup) -> bool:
-        """Whether evicting any pod of the group violates a budget on its own."""
-        return any(
-            budget.allowed <= 0 and not budget.disrupted and budget.pods.matches(group.labels)
-            for budget in self._in_namespace(group.namespace)
-        )
-
-    def _violates(self, pod: Pod, left: dict[int, int]) -> bool:
-        """Count the pod against all its budgets; ``left``: evictions still allowed, by budget."""
-        violates = False
-        for budget in self._in_namespace(pod.metadata.namespace):
-            if budget.covers(pod):
-                left[id(budget)] = left.get(id(budget), budget.allowed) - 1
-                violates = violates or left[id(budget)] < 0
-        return violates
-
-    def _in_namespace(self, namespace: str) -> list[DisruptionBudget]:
-        if self._version != self._objects.version:
-            self._version, self._by_namespace = self._objects.version, {}
-        known = self._by_namespace.get(namespace)
-        if known is None:
-            there = self._objects.in_namespace(namespace)
-            known = self._by_namespace[namespace] = [_compiled(each) for each in there]
-        return known
-
-
-def _compiled(budget: PodDisruptionBudget) -> DisruptionBudget:
-    pods, status = compile_label_selector(budget.spec.selector), budget.status
-    return DisruptionBudget(pods, status.disruptions_allowed, frozenset(status.disrupted_pods or ()))
