@@ -261,7 +261,7 @@ class Grouping:
         timestamp = group.complete_since(form, members) or self._clock.timestamp().wall
         entry = GroupEntry(pod=pod, timestamp=timestamp, group=group, form=form)
         entry.attempt = self._last.pop(form.uid, None)
-        self.update_entry(entry, members)  # of one that a takeover finds in flight no review tells its members
+        self.update_entry(entry, members)  # no review has those of one that a takeover finds in flight
         self._entries[group.key] = entry
         self._queue.add(entry)
         return entry
