@@ -92,7 +92,7 @@ async def test_without_a_right_to_write_claims_their_pods_wait_until_it_comes(
             assert (await seen.api.patch(path, {"status": {"allocation": None, "reservedFor": None}})).code == 200
 
 
-async def test_an_api_server_that_learns_to_serve_devices_is_noticed(tmp_path: Path):
+async def test_an_api_server_that_learns_to_serve_devices_and_forgets_them_is_noticed(tmp_path: Path):
     assets = assets_folder()
     assert assets is not None
     with ExitStack() as stack:
@@ -110,6 +110,20 @@ async def test_an_api_server_that_learns_to_serve_devices_is_noticed(tmp_path: P
             again.api.namespace, again.nodes = seen.namespace, seen.nodes
             await publish(again)
             await again.all_bound(["plain", "claiming", "extended"], FOUND_SECONDS)
+            await asyncio.to_thread(plane.kill_api_server)
+            await asyncio.to_thread(plane.start_api_server, f"--runtime-config={GROUP}/v1=false")
+        async with cluster_user(plane.kubeconfig_path, cleans_up=False) as after:
+            after.api.namespace, after.nodes = seen.namespace, seen.nodes
+            # The Lease may be lost meanwhile: the next leadership does not wait for devices either.
+            sharing = {"resourceClaims": [{"name": "gpu", "resourceClaimName": "c"}]}
+            await after.create([after.pod("later", cpu="10m"), after.pod("sharing", cpu="10m", spec=sharing)])
+            await after.all_bound(["later"], FOUND_SECONDS)
+            reason = f"the API server no longer serves {GROUP}/v1"
+
+            async def told() -> bool:
+                return reason in (await after.condition("sharing")).get("message", "")
+
+            await eventually(told, "the pod to be told")
 
 
 SERVICES = ("watcher", "binder", "scorer")

@@ -157,6 +157,35 @@ async def test_kinds_of_a_group_that_berth_may_not_read_are_logged_once_with_the
     assert "resources: [deviceclasses, resourceslices, resourceclaims], verbs: [get, list, watch]" in refused["error"]
 
 
+@pytest.mark.parametrize("gone", [RESOURCE_CLAIM, COSCHEDULING_POD_GROUP], ids=lambda kind: kind.name)
+async def test_a_new_leadership_does_not_wait_for_a_kind_that_is_served_no_more(simulated_cluster, gone):
+    """As after its definition was deleted: everything else is scheduled."""
+    lacking = list[str]()
+
+    class Client(CountingClient):
+        async def request(self, method: str, path: str, **parts: Any) -> Any:
+            answer = await super().request(method, path, **parts)
+            return replace(answer, status=404, body=b"404 page not found") if path in lacking else answer
+
+    client: Any = Client(simulated_cluster.client)
+    unread = dict[str, str]()
+    informers = Informers(
+        client, (POD, gone), lambda _: None, on_complete=list, on_relist=lambda _: None, on_unread=unread.__setitem__
+    )
+    running = asyncio.create_task(informers.run())
+    async with asyncio.timeout(30):
+        await informers.listed()
+        lacking.append(gone.path)
+        await informers._restart_all()
+        assert unread == {gone.name: f"the API server no longer serves {gone.api_version}"}
+        assert not informers.reads(gone)
+        lacking.clear()
+        while not informers.reads(gone):  # noqa: ASYNC110 - nothing tells
+            await asyncio.sleep(0.01)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
 async def test_a_rare_kind_that_is_served_since_is_found_when_it_is_sought(simulated_cluster):
     lacking, heard = [404], list[Any]()
 

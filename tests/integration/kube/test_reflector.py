@@ -15,7 +15,7 @@ from berth.api.kinds import COSCHEDULING_POD_GROUP, NODE, POD, POD_GROUP, RESOUR
 from berth.kube.client import KubeClient
 from berth.kube.credentials import Access, KubeCredentials
 from berth.kube.errors import RIGHTS_PAGE
-from berth.kube.informers import FORBIDDEN_TRIES, Reflector, ReflectorPhase, ReflectorSettings
+from berth.kube.informers import REFUSED_TRIES, Reflector, ReflectorPhase, ReflectorSettings
 from berth.kube.listwatch import (
     Current,
     Deleted,
@@ -416,7 +416,7 @@ async def test_nothing_waits_for_an_optional_kind_that_berth_may_not_read_until_
 
     clock = Pauses()
     async with _scripted(script, clock=clock, kind=RESOURCE_CLAIM) as (reflector, heard):
-        await clock.begun(FORBIDDEN_TRIES - 1)
+        await clock.begun(REFUSED_TRIES - 1)
         assert heard.of(Current) == []
         clock.end()
         await clock.begun()
@@ -429,13 +429,38 @@ async def test_nothing_waits_for_an_optional_kind_that_berth_may_not_read_until_
         assert (reflector.status.unread, reflector.status.last_error) == ("", None)
 
 
+@pytest.mark.parametrize("kind", [RESOURCE_CLAIM, COSCHEDULING_POD_GROUP], ids=lambda kind: kind.name)
+async def test_nothing_waits_for_a_kind_that_the_api_server_serves_no_more_until_it_does_again(kind: Kind):
+    """Its definition was deleted, or the API server went back a release: the objects stay, and are old."""
+    lists, is_served = [], False
+
+    async def script(request: web.Request) -> web.StreamResponse:
+        if "watch" not in request.query:
+            lists.append(request.query)
+            return _listing("7", _pod("c", "5"))
+        return await _for_ever(request) if is_served else web.Response(status=404, text="404 page not found\n")
+
+    clock = Pauses()
+    async with _scripted(script, clock=clock, kind=kind) as (reflector, heard):
+        await clock.begun(REFUSED_TRIES - 1)
+        assert heard.of(Current) == []
+        clock.end()
+        await clock.begun()
+        assert reflector.status.unread == f"the API server no longer serves {kind.api_version}"
+        assert [each.unread for each in heard.of(Current)] == [reflector.status.unread]
+        is_served = True
+        clock.end()
+        await heard.until(lambda: heard.of(Current)[-1].unread == "")
+        assert (len(lists), len(heard.of(Listed)), reflector.status.unread) == (1, 1, "")
+
+
 async def test_a_kind_that_every_cluster_has_is_awaited_while_berth_may_not_read_it():
     async def script(_: web.Request) -> web.StreamResponse:
         return web.json_response(_denied("list"), status=403)
 
     clock = Pauses()
     async with _scripted(script, clock=clock) as (_, heard):
-        await clock.begun(FORBIDDEN_TRIES + 1)
+        await clock.begun(REFUSED_TRIES + 1)
         assert heard.events == []
 
 

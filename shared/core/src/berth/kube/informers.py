@@ -167,9 +167,14 @@ class _NotServedError(TemporaryError):
     """404 for an optional kind that this reflector has never listed."""
 
 
-# After so many failures in a row, about 3 s, an optional kind that berth may not read counts as unread. A server that
-# has just started refuses everybody for a moment.
-FORBIDDEN_TRIES: Final = 5
+# After so many failures in a row, about 3 s, an optional kind that berth may not read, or that is served no more, is
+# unread. A server that has just started refuses everybody for a moment, and one of several may be of an earlier
+# release.
+REFUSED_TRIES: Final = 5
+_UNREAD: Final[dict[int, str]] = {
+    HTTPStatus.FORBIDDEN: f"berth may not read {{}} ({RIGHTS_PAGE})",
+    HTTPStatus.NOT_FOUND: "the API server no longer serves {}",
+}
 
 
 class _RelistError(TemporaryError):
@@ -304,7 +309,7 @@ class Reflector(Generic[T]):
             else:
                 self._kind = version
                 return found
-        # Objects that were listed stay: with several API servers, one of an earlier release may answer in between.
+        # Objects that were listed stay, also if the kind is unread then: claims without them would be devices in use.
         if self._was_served:
             raise missing
         raise _NotServedError(str(missing)) from missing
@@ -395,9 +400,9 @@ class Reflector(Generic[T]):
         if isinstance(exc, ApiRefusedError):
             pause = max(pause, min(exc.retry_after, LONGEST_RETRY_AFTER).total_seconds())
         self._failed(exc)
-        is_forbidden = isinstance(exc, ApiRefusedError) and exc.status == HTTPStatus.FORBIDDEN
-        if is_forbidden and self._kind.is_optional and self._failures >= FORBIDDEN_TRIES:
-            self._be_without(f"berth may not read {self._kind.api_version} ({RIGHTS_PAGE})")
+        reason = _UNREAD.get(exc.status) if isinstance(exc, ApiRefusedError) else None
+        if reason and self._kind.is_optional and self._failures >= REFUSED_TRIES:
+            self._be_without(reason.format(self._kind.api_version))
         await self._clock.sleep(pause)
 
     def _failed(self, exc: BerthError) -> None:

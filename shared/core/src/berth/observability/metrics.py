@@ -304,8 +304,8 @@ METRICS: Final[dict[str, Metric]] = {
     "berth_unread_kinds": Metric(
         kind="gauge",
         labels=("kind",),
-        meaning="1 while berth may not read a kind of devices or groups, or the API server lacks devices. "
-        "The log names the right.",
+        meaning="1 while berth may not read a kind of devices or groups, or the API server lacks devices, or groups "
+        "that it served before. The log names the right.",
     ),
     "berth_mirror_complete_timestamp_seconds": Metric(
         kind="gauge",
