@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from typing import ClassVar
 
@@ -36,6 +37,7 @@ from berth.framework.extending import Extension
 from berth.framework.interface import FilterPlugin
 from berth.framework.status import SUCCESS, CycleState, Status
 from berth.groups.planner import plan, plan_at_once
+from berth.groups.question import GroupQuestion
 from berth.groups.workspace import Workspace
 from berth.messages.groups import GroupPlan
 from harness.builders.groups import RACK, a_question, apart, members, nodes_of, racks, together
@@ -384,41 +386,46 @@ def test_each_class_has_further_nodes_of_the_domain_with_room_after_the_plan():
 # --- slices and devices
 
 
-def test_a_plan_goes_on_with_a_copy_while_others_change_the_snapshot():
-    snapshot = racks([0, 0], [0, 0])
-    pods = members(8, cpu="1", labels={"app": "one"}, affinity=together(app="one"))
-    expected = plan_at_once(a_question(pods), snapshot, PROFILE)
-    planning = plan(a_question(pods), snapshot, PROFILE, may_continue=lambda: False)
-    pauses = 0
-    while True:
-        try:
-            next(planning)
-        except StopIteration as end:
-            found = end.value
-            break
-        assert all(snapshot.placed(pod.uid) is None for pod in pods)
-        snapshot.place(a_pod(f"other-{pauses}", cpu="1"), f"r{pauses % 2}n0")
-        pauses += 1
-    assert pauses > 5
-    assert found == expected
-
-
-def test_a_search_for_tight_nodes_pauses_between_its_states():
-    snapshot, question = free_on("7", "10"), a_question(of_sizes("5", "5", "4", "3"))
-    expected = plan_at_once(question, snapshot, PROFILE)
+def planned_in_steps(snapshot: Snapshot, question: GroupQuestion, on_pause: Callable[[int], object]) -> GroupPlan:
+    """The plan that pauses wherever it may; ``on_pause`` is called with the number of the pause, from 0."""
     planning = plan(question, snapshot, PROFILE, may_continue=lambda: False)
     pauses = 0
     while True:
         try:
             next(planning)
         except StopIteration as end:
-            found = end.value
-            break
+            found: GroupPlan = end.value
+            return found
+        on_pause(pauses)
         pauses += 1
-        snapshot.place(a_pod(f"other-{pauses}", cpu="1"), "n10")
+
+
+def test_a_plan_goes_on_with_a_copy_while_others_change_the_snapshot():
+    snapshot, others = racks([0, 0], [0, 0]), list[int]()
+    pods = members(8, cpu="1", labels={"app": "one"}, affinity=together(app="one"))
+    expected = plan_at_once(a_question(pods), snapshot, PROFILE)
+
+    def add_another(pause: int) -> None:
+        assert all(snapshot.placed(pod.uid) is None for pod in pods)
+        snapshot.place(a_pod(f"other-{pause}", cpu="1"), f"r{pause % 2}n0")
+        others.append(pause)
+
+    assert planned_in_steps(snapshot, a_question(pods), add_another) == expected
+    assert len(others) > 5
+
+
+def test_a_search_for_tight_nodes_pauses_between_its_states():
+    snapshot, question, others = free_on("7", "10"), a_question(of_sizes("5", "5", "4", "3")), list[int]()
+    expected = plan_at_once(question, snapshot, PROFILE)
+
+    def add_another(pause: int) -> None:
+        snapshot.place(a_pod(f"other-{pause}", cpu="1"), "n10")
+        others.append(pause)
+
+    found = planned_in_steps(snapshot, question, add_another)
     assert found == expected
     assert found.is_found
-    assert pauses > found.steps
+    assert len(others) > found.steps
 
 
 def test_a_gang_that_needs_gpus_of_nodes_pauses_as_any_other():
