@@ -104,6 +104,18 @@ async def test_all_members_are_bound_each_with_a_decision_and_an_event(world: Gr
     await world.until(lambda: has_event(world, "gang", "Scheduled"))
 
 
+async def test_a_binder_that_began_before_pod_groups_were_defined_binds_the_first_group(cluster: Cluster):
+    bus = MemoryBus()
+    bus.apply()
+    async with binder_world(cluster, bus, GroupWorld) as world:
+        await world.leading_binder()
+        async with define_podgroups(cluster.api):
+            node, group = await world.add_node(), await world.add_group("gang", 2)
+            pods = await world.add_members(group, 2)
+            await world.rank_group(group, pods, node)
+            assert (await world.group_decision(group)).outcome is Outcome.BOUND
+
+
 async def test_a_group_larger_than_the_room_binds_none(world: GroupWorld):
     node, group = await world.add_node(), await world.add_group("gang", 5)
     pods = await world.add_members(group, 5)

@@ -3,7 +3,8 @@
 import asyncio
 import re
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +21,8 @@ from berth.api.kinds import (
     RESOURCE_CLAIM,
     WATCHED_KINDS,
 )
-from berth.kube.informers import FRESH_SECONDS, Informers
+from berth.clock import Clock
+from berth.kube.informers import FRESH_SECONDS, SEEK_SECONDS, Informers
 from berth.kube.listwatch import Current, Listed, Upserted
 from berth_sim.faults import Clear, Fail, LoseAnswer, Reject
 from harness.fakes.ticking_clock import TickingClock
@@ -186,27 +188,49 @@ async def test_a_new_leadership_does_not_wait_for_a_kind_that_is_served_no_more(
     await asyncio.gather(running, return_exceptions=True)
 
 
+class WithoutPodGroups(CountingClient):
+    """The API server serves no PodGroups of Coscheduling's dialect, until told otherwise."""
+
+    is_served = False
+
+    async def request(self, method: str, path: str, **parts: Any) -> Any:
+        answer = await super().request(method, path, **parts)
+        return answer if self.is_served or path != COSCHEDULING_POD_GROUP.path else replace(answer, status=404)
+
+
 async def test_a_rare_kind_that_is_served_since_is_found_when_it_is_sought(simulated_cluster):
-    lacking, heard = [404], list[Any]()
-
-    class Client(CountingClient):
-        async def request(self, method: str, path: str, **parts: Any) -> Any:
-            answer = await super().request(method, path, **parts)
-            return replace(answer, status=404) if lacking and path == COSCHEDULING_POD_GROUP.path else answer
-
-    client: Any = Client(simulated_cluster.client)
-    kinds = (POD, COSCHEDULING_POD_GROUP)
-    informers = Informers(client, kinds, heard.append, on_complete=list, on_relist=lambda _: None)
-    running = asyncio.create_task(informers.run())
-    async with asyncio.timeout(20):
-        await informers.listed()
+    client, heard = WithoutPodGroups(simulated_cluster.client), list[Any]()
+    async with without_pod_groups(client, heard.append) as informers:
         await informers.seek(COSCHEDULING_POD_GROUP)
         absent = Current(kind=COSCHEDULING_POD_GROUP.name, resource_version="0", is_served=False)
         assert [each for each in heard if each.kind == absent.kind] == [absent, absent]
-        lacking.clear()
+        client.is_served = True
         await informers.seek(COSCHEDULING_POD_GROUP)
         assert isinstance(heard[-1], Listed)
         await informers.seek(COSCHEDULING_POD_GROUP)
+    assert client.lists[COSCHEDULING_POD_GROUP.path] == 3
+
+
+async def test_a_flood_of_pods_that_name_a_rare_kind_asks_for_it_once_a_second(simulated_cluster):
+    client, clock = WithoutPodGroups(simulated_cluster.client), TickingClock()
+    async with without_pod_groups(client, list[Any]().append, clock) as informers:
+        await asyncio.gather(*(informers.seek(COSCHEDULING_POD_GROUP) for _ in range(50)))
+        assert client.lists[COSCHEDULING_POD_GROUP.path] == 2
+        seeks = [asyncio.create_task(informers.seek(COSCHEDULING_POD_GROUP)) for _ in range(50)]
+        took = await clock.run_until(lambda: all(seek.done() for seek in seeks))
+        assert took >= SEEK_SECONDS
+    assert client.lists[COSCHEDULING_POD_GROUP.path] == 3
+
+
+@asynccontextmanager
+async def without_pod_groups(
+    client: Any, listener: Callable[[Any], object], clock: Clock | None = None
+) -> AsyncIterator[Informers]:
+    kinds = (POD, COSCHEDULING_POD_GROUP)
+    informers = Informers(client, kinds, listener, on_complete=list, on_relist=lambda _: None, clock=clock)
+    running = asyncio.create_task(informers.run())
+    async with asyncio.timeout(20):
+        await informers.listed()
+        yield informers
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
-    assert client.lists[COSCHEDULING_POD_GROUP.path] == 3

@@ -169,6 +169,16 @@ def test_a_pod_that_comes_while_pod_groups_are_sought_waits_for_the_next_answer(
     assert len(watcher.of(SeekPodGroups)) == 2
 
 
+def test_a_kind_that_berth_may_no_longer_ask_for_is_not_absent():
+    watcher = without_pod_groups(*members(1))
+    watcher.send(ABSENT, PodGroupsSought(dialect=COSCHEDULING))
+    watcher.send(Current(kind="coschedulingpodgroup", resource_version="0", unread="berth may not read them"))
+    watcher.show(a_member("late", "other"))
+    watcher.send(PodGroupsSought(dialect=COSCHEDULING))
+    assert watcher.pods_published == ["gang-0"]
+    assert "not known yet" in message_of(watcher, "uid-late")
+
+
 def test_pods_wait_while_pod_groups_cannot_be_read():
     watcher = a_watcher(a_pod_group(minimum=1))
     watcher.send(Current(kind="coschedulingpodgroup", resource_version="0", unread="berth may not read them"))

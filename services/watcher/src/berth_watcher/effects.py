@@ -76,7 +76,6 @@ log = get_logger()
 # Lease yet is not ready.
 TAKEOVER: Final = "takeover"
 FULL_SECONDS: Final = 1.0  # until a key that NATS had no room for is written again
-SEEK_SECONDS: Final = 1.0  # between two questions whether the API server serves a dialect's PodGroups
 RETRY_SECONDS: Final = 0.2  # until a request without an answer is repeated
 # The streams that hold an attempt's messages, in the order in which they move.
 WORK_QUEUES: Final[Mapping[WorkQueue, str]] = {"pending": PENDING, "ranked": RANKED}
@@ -99,7 +98,6 @@ class EffectRunner:
         self._session = session
         self._client = client
         self._informers = informers
-        self._may_seek = dict[Dialect, float]()  # when the API server may be asked for PodGroups again
         self._leadership = leadership
         self._process = process
         self._inbox = inbox
@@ -298,9 +296,6 @@ class EffectRunner:
         self._inbox.put(PodRead(uid=effect.uid, pod=pod if same else None))
 
     async def _seek_pod_groups(self, dialect: Dialect) -> None:
-        clock = self._process.clock
-        await clock.sleep(max(0.0, self._may_seek.get(dialect, 0.0) - clock.now()))
-        self._may_seek[dialect] = clock.now() + SEEK_SECONDS
         await self._informers.seek(PLUGIN_KINDS[KINDS[dialect]])
         self._inbox.put(PodGroupsSought(dialect=dialect))
 

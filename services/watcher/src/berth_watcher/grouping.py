@@ -46,7 +46,6 @@ GROUP_KINDS: Final = frozenset(KINDS.values())
 Lacking = Callable[[str], str]
 # Seconds after which a gate is looked at again that such a reason closes.
 LACKING_SECONDS: Final = 0.25
-SOUGHT: Final = "whether the API server serves PodGroups is not known yet"
 
 _NOTHING: Final[Mapping[str, int]] = {}
 
@@ -236,13 +235,16 @@ class Grouping:
         return Review(gate=gate, members=members, joining=joining, leaving=[])
 
     def _gate(self, group: QueuedGroup, members: Members) -> GroupGate:
-        key = group.key
-        if KINDS[key.dialect] in self._store.absent:
-            is_sought = all(key not in keys.get(key.dialect, ()) for keys in (self._unsought, self._seeking))
-            return GroupGate(Way.ONE_BY_ONE) if is_sought else GroupGate(Way.GATED, SOUGHT)
-        watched, unread = self._store.kinds, self._store.unread
-        known = [dialect for dialect, kind in KINDS.items() if kind in watched and kind not in unread]
+        absent = self._store.absent
+        if KINDS[group.key.dialect] in absent and not self._is_unsought(group.key):
+            return GroupGate(Way.ONE_BY_ONE)
+        read = set(self._store.kinds).difference(self._store.unread, absent)
+        known = [dialect for dialect, kind in KINDS.items() if kind in read]
         return group.gate(members, known, self._clock.now)
+
+    def _is_unsought(self, key: GroupKey) -> bool:
+        """Whether the API server has still to be asked for PodGroups since a pod of the group came."""
+        return any(key in keys.get(key.dialect, ()) for keys in (self._unsought, self._seeking))
 
     # --- the entry of a group
 

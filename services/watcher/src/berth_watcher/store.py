@@ -86,12 +86,11 @@ class ObjectStore:
         metadata = event.object.metadata if isinstance(event, Upserted | Deleted) else event
         reached = version_number(metadata.resource_version)
         self.versions[event.kind] = reached if isinstance(event, Listed) else max(reached, self.versions[event.kind])
+        self.absent.discard(event.kind)  # also if berth may no longer ask for it
         if isinstance(event, Current):
             self._note_unread(event)
             if not event.is_served:
                 self.absent.add(event.kind)
-        elif self.absent:
-            self.absent.discard(event.kind)
         if isinstance(event, Undecodable):
             return self._apply_undecodable(event)
         if isinstance(event, Upserted):

@@ -132,13 +132,12 @@ class Decisions:
                 return self._pods.await_watch(entry)
         # Else room that was made for the group would stand empty for as long as its victims were searched, ten times.
         if decision.outcome is not Outcome.PREEMPTING and entry.backoff_until > self._clock.now:
-            initial = self._settings.requeue.backoff.initial.total_seconds()
-            may_end_early = wait is not None and (wait.early or wait.due < entry.backoff_until)
+            initial, before = self._settings.requeue.backoff.initial.total_seconds(), entry.backoff_until
             entry.back_off_for(decision.plan_seconds, initial, decided_at.monotonic)
-            if may_end_early and wait is not None and wait.stage is Stage.BACKOFF:
-                wait = self._requeue.on_helped(entry)
-            elif wait is not None:
-                wait = wait._replace(due=max(wait.due, entry.backoff_until))
+            if wait is not None:
+                may_end_early = wait.stage is Stage.BACKOFF and (wait.early or wait.due < before)
+                longer = wait._replace(due=max(wait.due, entry.backoff_until))
+                wait = self._requeue.on_helped(entry) if may_end_early else longer
         self._grouping.landed(entry, helps=has_changed)
         return self._pods.wait_or_activate(entry, wait)
 

@@ -125,6 +125,7 @@ def units_of(snapshot: Snapshot, priority: int, groups: Mapping[GroupKey, PodGro
         units += _units_of_group(groups[key], members, priority)
     units.sort(key=lambda each: (each.created, each.pods[0].pod.uid), reverse=True)
     units.sort(key=lambda each: each.importance)
+    # Each pod counts against its budgets, also behind one that violates one.
     budgets, left = DisruptionBudgets.of(snapshot), dict[int, int]()
     return sorted(units, key=lambda unit: sum(budgets.violates(placed, left) for placed in unit.pods) > 0)
 

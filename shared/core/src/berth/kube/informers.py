@@ -499,6 +499,8 @@ def _version_of(event: ReflectorEvent[T]) -> str:
 CURRENT_SECONDS: Final = 2.0
 # A watch without data for longer is not trusted to be current: a dead one is noticed only after 45 s.
 FRESH_SECONDS: Final = 5.0
+# Between two questions whether the API server serves a rare kind that it lacked: each pod that names one asks.
+SEEK_SECONDS: Final = 1.0
 # A LIST of up to this many objects takes some tenths of a second, less than the wait for the next bookmark.
 QUICKLY_LISTED: Final = 5_000
 
@@ -534,6 +536,8 @@ class Informers:
         self._on_unread = on_unread
         self._unread: dict[str, str] = {}
         self._absent: set[str] = set()  # rare kinds that the API server did not serve when it was last asked
+        self._seeks: dict[str, asyncio.Task[None]] = {}  # by rare kind, not asked yet
+        self._may_seek: dict[str, float] = {}  # by rare kind, when it may be asked for again
         self._on_read: dict[str, Callable[[], None]] = {}
         self._clock = clock or SteadyClock()
         self._failures = FailureLog(client)
@@ -607,10 +611,24 @@ class Informers:
             await self._listed[kind.name].wait()
 
     async def seek(self, kind: Kind[Any]) -> None:
-        """Wait until the API server was asked anew for a rare kind that it did not serve; at once if it does."""
-        if kind.name in self._absent:
-            self._restart(kind)
-            await self._listed[kind.name].wait()
+        """Wait until the API server was asked anew for a rare kind that it did not serve; at once if it does.
+
+        It is asked at most once in ``SEEK_SECONDS``: those who come before it is asked share the answer.
+        """
+        if kind.name not in self._absent:
+            return
+        if kind.name not in self._seeks:
+            self._seeks[kind.name] = self._tasks.create_task(self._ask_anew(kind), name=f"seek {kind.name}")
+        await asyncio.shield(self._seeks[kind.name])
+
+    async def _ask_anew(self, kind: Kind[Any]) -> None:
+        left = self._may_seek.get(kind.name, 0.0) - self._clock.now()
+        if left > 0:
+            await self._clock.sleep(left)
+        self._may_seek[kind.name] = self._clock.now() + SEEK_SECONDS
+        del self._seeks[kind.name]  # who comes from here on is not answered by this question
+        self._restart(kind)
+        await self._listed[kind.name].wait()
 
     async def _restart_all(self) -> None:
         # The API server has an older store: versions that were reached say nothing about it.
