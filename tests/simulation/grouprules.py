@@ -212,8 +212,8 @@ class GroupRules:
         if (begun := self._begun.pop(uid, None)) is not None:
             self._passed.pop(begun, None)
         known = self._known.setdefault(uid, _Known())
-        if decision.outcome == Outcome.UNSCHEDULABLE:
-            known.refused_at = self._world.now
+        if decision.outcome in (Outcome.UNSCHEDULABLE, Outcome.BOUND):
+            known.refused_at = self._world.now if decision.outcome == Outcome.UNSCHEDULABLE else None
         self._check_held(uid, decision)
         self._count_conflict(uid, known, decision)
 

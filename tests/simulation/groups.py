@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from berth.api.kinds import COSCHEDULING_POD_GROUP, POD_GROUP
-from berth.api.pod import Pod
+from berth.api.pod import Pod, bound_at
 from berth.api.podgroups import (
     GROUP_LABEL,
     TOPOLOGY_ANNOTATION,
@@ -39,6 +39,7 @@ from berth_sim.apiserver.status import StatusError
 from berth_sim.nodes import pod_manifest
 from simulation.faults import GROUP_STOPPED
 from simulation.loop import OWNER, SimulatedProcess
+from simulation.patches import true_time
 from simulation.truth import Truth, decoded, requests_of, simulated
 from simulation.world import World
 
@@ -53,6 +54,8 @@ WAVE_SECONDS: Final = 5.0
 """Bindings of one group that are sent within this time belong to one wave."""
 WHOLE_SECONDS: Final = 5.0
 """How long a group stays partly bound where nothing has failed."""
+CHECKED_SECONDS: Final = 30.0
+"""A group whose volumes are there is begun so soon after it was checked, also on a slow API server."""
 REHEARSED_SECONDS: Final = 1.0
 """Bindings of a group that was rehearsed before a policy came have been sent after this time."""
 SHARES: Final = (0.1, 0.4)
@@ -64,6 +67,8 @@ SLOW_SECONDS: Final = 0.2
 """In which requests and answers come to a slow API server, and back."""
 WAITS_SECONDS: Final = 3.0
 """After which a group that has found no room backs off no more."""
+RUNS_SECONDS: Final = (2.0, 4.0)
+"""How long a rival runs: twice the second in which a back-off ends early once."""
 MOST_RIVALS: Final = 24
 """Cores of the largest cluster that rivals fill."""
 
@@ -354,7 +359,7 @@ class GroupUsers:
         if room < MOST_RIVALS and self._rivals == []:
             for _ in range(2):
                 gang = _small_gang(chance, len(self._gangs) + 1, size, cpu="1")
-                self._rivals.append(Rival(gang, chance.uniform(0.5, 3.0), chance.choice((0.0, 0.1, 0.5))))
+                self._rivals.append(Rival(gang, chance.uniform(*RUNS_SECONDS), chance.choice((0.0, 0.1, 0.5))))
                 self._begin(gang)
             self._later(self._look_at_rivals, 100, after=0.1)
 
@@ -620,7 +625,7 @@ class GroupInvariants:
             columns, size = cache.snapshot.columns, cache.snapshot.size
             free = columns.allocatable.of(resource)[:size] - columns.requested.of(resource)[:size]
             left = free[columns.exists[:size]].clip(min=0).sum()
-            if amount - have > left:
+            if amount - have > left and amount - have > left + self._taken_since(group.key, cache, resource):
                 self._world.problem(f"group {group.key} is begun without its minResources: {amount - have} of {left}")
 
     def _has_volumes(self, pod: Pod) -> bool:
@@ -650,6 +655,15 @@ class GroupInvariants:
         """Whether no member is more than the minimum, which somebody may have lowered, and the leader still is one."""
         group, names = self.groups().get(key), [pod.metadata.name for pod in self.pods_of(key)]
         return group is not None and group.minimum >= len(names) and leader in names
+
+    def _taken_since(self, key: GroupKey, cache: Cache, resource: str) -> int:
+        """What others have taken since the group was checked: minResources are no promise."""
+        since = true_time().timestamp() - CHECKED_SECONDS
+        pods = filter(None, map(decoded, self._world.api.store.table(PODS).in_order()))
+        bound = [pod for pod in pods if pod.spec.node_name and bound_at(pod) >= since]
+        later = {each.uid: each for each in (*bound, *(assumed.pod for assumed in cache.assumed_pods.values()))}
+        others = [pod for pod in later.values() if group_of(pod) != key]
+        return sum(pod_requests(pod.spec).amounts.get(resource, 0) for pod in others)
 
     def _check_whole(self, key: GroupKey, bound_at: float) -> None:
         """Without a fault, and where nobody has meddled, a group stays partly bound for no longer than its Bindings."""

@@ -10,6 +10,7 @@ import bisect
 import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from enum import Enum
 from http import HTTPStatus
 from typing import Any, Final
@@ -74,6 +75,8 @@ class Invariants:
         """By uid, as they were when they were bound."""
         self._evictions: dict[str, tuple[str, str]] = {}
         """By victim's uid: the preemptor's uid, and the node."""
+        self._chosen_at: dict[str, float] = {}
+        """By victim's uid, when a binder has chosen it for this preemptor."""
         self._plans: dict[str, list[Pod]] = {}
         """By preemptor's uid, the victims that a binder has chosen and of which it has deleted none."""
         self._preempting: dict[str, tuple[str, float]] = {}
@@ -137,6 +140,8 @@ class Invariants:
     def evicting(self, preemptor: Pod, node: str, victims: list[Pod]) -> None:
         """A binder begins to evict."""
         for victim in victims:
+            if self._evictions.get(victim.uid, ("", ""))[0] != preemptor.uid:
+                self._chosen_at[victim.uid] = self._world.now
             self._evictions[victim.uid] = (preemptor.uid, node)
         self._plans[preemptor.uid] = victims
         self._preempting[preemptor.uid] = node, self._world.now
@@ -332,6 +337,8 @@ class Invariants:
         if priority_of(victim) >= min([*of_group, *map(priority_of, question.members)]):
             self._world.problem(f"{victim.key} is evicted for group {key}, of which a member is not more important")
         self.groups.goes_as_one(victim, now)
+        if self._world.now - self._chosen_at[victim.uid] > VISIBLE_SECONDS:
+            return  # the API server has refused the eviction before, and the choice is an old one
         members = {pod.uid for pod in question.members}
         victims = {uid for uid, (preemptor, _) in self._evictions.items() if preemptor in members}
         victims |= self.messages.victims_for.get((key.namespace, key.name), set())
@@ -347,7 +354,9 @@ class Invariants:
             going = [pod.uid for pod in each.pods.values() if pod.metadata.deletion_timestamp or pod.uid in victims]
             for uid in going:
                 each.snapshot.remove_pod(uid)
-        if not any(plan_at_once(question, each.snapshot, profile).is_found for each in (now, earlier)):
+        # What its minResources ask for beyond its members nobody keeps free for it while victims are evicted.
+        bare = replace(question, group=msgspec.structs.replace(question.group, min_resources={}))
+        if not any(plan_at_once(bare, each.snapshot, profile).is_found for each in (now, earlier)):
             self._world.problem(
                 f"{victim.key} is evicted for group {key}, which does not fit without the victims either"
             )
@@ -625,8 +634,10 @@ class Messages:
         """By uid, the outcome of the last Decision."""
         self.victims_for: dict[tuple[str, str], set[str]] = {}
         """By namespace and name of a PodGroup, which may be remade, the pods whose eviction its last plan proposes."""
+        self._ranked_at: dict[str, float] = {}
+        """By uid, when the last attempt was ranked: a Decision may take long while the API server is slow."""
         self._kept_out_since: dict[str, float] = {}
-        """By uid, since when each Decision says that only others' proposals keep the pod out."""
+        """By uid, since when each ranking says that only others' proposals keep the pod out."""
         self.devices: DeviceInvariants | None = None
         world.bus.on_stored += [self._on_forged, self._on_stored]
         world.bus.on_settled.append(self._on_settled)
@@ -648,6 +659,7 @@ class Messages:
         attempt, outcome = _attempt_in(data)
         if ack.stream == RANKED:
             self._note_victims(_read(data))
+            self._ranked_at[_order(attempt)[0]] = self._world.now
         if not ack.duplicate:
             self._attempts.add((ack.stream, attempt))
         known = self._stored_as.setdefault((ack.stream, headers.get(MESSAGE_ID, "")), attempt)
@@ -704,8 +716,9 @@ class Messages:
         if decision.reason != Reason.PROPOSALS:
             self._kept_out_since.pop(uid, None)
             return
-        since = self._kept_out_since.setdefault(uid, self._world.now)
-        if self._world.is_calm and self.reserved and self._world.now - since > UNTOLD_SECONDS:
+        ranked_at = self._ranked_at.get(uid, self._world.now)
+        since = self._kept_out_since.setdefault(uid, ranked_at)
+        if self._world.is_calm and self.reserved and ranked_at - since > UNTOLD_SECONDS:
             self._world.problem(f"{subject} was kept out by proposals for {UNTOLD_SECONDS:g} s, and not told so")
 
     def _check_error(self, subject: str, uid: str) -> None:

@@ -49,7 +49,7 @@ from simulation.faults import (
 from simulation.grouprules import GroupRules
 from simulation.groups import GroupInvariants, GroupUsers
 from simulation.invariants import Invariants
-from simulation.loop import OWNER, START_SECONDS, TooManyStepsError
+from simulation.loop import OWNER, START_SECONDS, STEP_SECONDS, TooManyStepsError
 from simulation.rules import Rules
 from simulation.truth import DEVICE_KINDS, GROUP_KINDS, READ_KINDS
 from simulation.world import COLLECTOR, QuietLinks, SlowExtenders, World
@@ -433,7 +433,8 @@ class Script:
         world.run_for(last + 0.1)
         world.run_for(max(0.0, self.faults.ends_at - world.now))
         while self.users.groups is not None and self.users.groups.ends_at > world.now:
-            world.run_for(self.users.groups.ends_at - world.now)
+            # At least a step: the loop's time, which is larger, may not have room for the difference.
+            world.run_for(max(STEP_SECONDS, self.users.groups.ends_at - world.now))
         if chance.random() < self.focus.patient or "hostile collector" in self.chosen:
             world.run_for(max(0.0, self.faults.settled_at - world.now))
         self._look_at_samples()

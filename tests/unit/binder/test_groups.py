@@ -281,6 +281,17 @@ def test_members_and_podgroup_that_the_watch_has_not_shown_are_awaited(bench):
     assert len(posts(effects)) == 3
 
 
+def test_members_that_the_watch_has_not_shown_get_the_reason_why_their_group_waits(bench):
+    seer = GroupBench()
+    group, pods = seer.show_group(13), seer.show_members(13, version=40)
+    bench.show_group(13)
+    assert bench.take_group(seer.plan(group, pods)) == []
+    for pod in pods:
+        bench.show(pod)
+    (record,) = (each for each in bench.tell_of_shown() if isinstance(each, RecordGroup))
+    assert (record.decision.outcome, len(record.pods)) == ("unschedulable", 13)
+
+
 def test_what_the_watch_does_not_show_within_a_second_is_a_conflict(bench):
     seer = GroupBench()
     group, pods = seer.show_group(3), seer.show_members(3, version=40)

@@ -169,3 +169,16 @@ def test_what_moves_the_group_helps(resource, action, old, helps):
     happened = ClusterEvent(resource, action)
     hints = [hint for hint in PodGroupTopology().events() if hint.event.matches(happened)]
     assert any(hint.hint is None or hint.hint(member("further"), old, None) for hint in hints) is helps
+
+
+def test_a_further_pod_evicts_no_member_of_its_group():
+    further = member("further", cpu="2", priority=100)
+    snapshot = cluster([], [0], annotation="")
+    snapshot.place(a_pod("other", cpu="2"), "r1n0")
+    nomination = rank(further, snapshot, default_profile(), attempt=ATTEMPT).nomination
+    assert nomination is not None and nomination.victims == ("uid-other",)
+    snapshot.remove_pod("uid-other")
+    snapshot.place(member("m3", cpu="2"), "r1n0")
+    assert rank(further, snapshot, default_profile(), attempt=ATTEMPT).nomination is None
+    snapshot.objects(CoschedulingPodGroup).remove("uid-gang")
+    assert rank(further, snapshot, default_profile(), attempt=ATTEMPT).nomination is not None

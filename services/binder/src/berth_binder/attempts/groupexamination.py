@@ -108,16 +108,17 @@ class GroupExaminer:
                 return conflict(Reason.BEHIND, NOT_SHOWN)
             self._await_group(group)
             return None
-        verdict = verdict_on_group(shown, ranked.group) or verdict_of_plan(ranked)
+        verdict = verdict_on_group(shown, ranked.group)
         if verdict is not None or shown is None:
             return verdict or conflict(Reason.BEHIND, NOT_SHOWN)
+        # Also of a group without a plan: each of them gets the condition that says why it waits.
         members = self._members_now(group)
         if members.is_behind:
             return conflict(Reason.BEHIND, NOT_SHOWN)
         if members.unknown and may_await:
             self._await_pods(group, members.unknown)
             return None
-        return self._examination(group, shown, members.ready)
+        return verdict_of_plan(ranked) or self._examination(group, shown, members.ready)
 
     def _is_shown(self, group: GroupAttempt, shown: PodGroup | None) -> bool:
         """Whether the watch has the PodGroup as the watcher saw it, or a later state."""

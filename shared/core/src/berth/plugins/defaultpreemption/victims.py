@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from berth.api.pod import Pod, priority_of
+from berth.api.podgroups import group_of
 from berth.cluster.nodes import NodeInfo
 from berth.cluster.placedpods import started_at
+from berth.cluster.podgroups import PodGroups
 from berth.cluster.pods import PlacedPod
 from berth.framework.disruptionbudgets import DisruptionBudgets
 from berth.framework.interface import DryRun, DryRunNode
@@ -51,7 +53,7 @@ def victims_on(node: NodeInfo, dry_run: DryRun, budgets: DisruptionBudgets) -> V
     Raises:
         PluginFailure: a plugin failed.
     """
-    potential = most_important_first(lower_priority_pods_on(node, dry_run.pod))
+    potential = most_important_first(_not_of_its_group(lower_priority_pods_on(node, dry_run.pod), dry_run))
     if not potential:
         return NO_VICTIMS
     violating, others = budgets.split(potential)
@@ -75,6 +77,14 @@ def _not_reprieved(pods: Iterable[PlacedPod], vacated: DryRunNode) -> list[Place
             vacated.remove(placed)
             victims.append(placed)
     return victims
+
+
+def _not_of_its_group(pods: list[PlacedPod], dry_run: DryRun) -> list[PlacedPod]:
+    """A pod beyond the minimum of its group does not break the group: not so in kube-scheduler."""
+    key = group_of(dry_run.pod)
+    if key is None or PodGroups.of(dry_run.snapshot).get(key) is None:
+        return pods
+    return [placed for placed in pods if group_of(placed.pod) != key]
 
 
 def lower_priority_pods_on(node: NodeInfo, pod: Pod) -> list[PlacedPod]:
