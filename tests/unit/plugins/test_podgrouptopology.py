@@ -176,7 +176,8 @@ def test_a_further_pod_evicts_no_member_of_its_group():
     snapshot = cluster([], [0], annotation="")
     snapshot.place(a_pod("other", cpu="2"), "r1n0")
     nomination = rank(further, snapshot, default_profile(), attempt=ATTEMPT).nomination
-    assert nomination is not None and nomination.victims == ("uid-other",)
+    assert nomination is not None
+    assert nomination.victims == ("uid-other",)
     snapshot.remove_pod("uid-other")
     snapshot.place(member("m3", cpu="2"), "r1n0")
     assert rank(further, snapshot, default_profile(), attempt=ATTEMPT).nomination is None
