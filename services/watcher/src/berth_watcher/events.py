@@ -181,7 +181,7 @@ class RetryRequested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodGroupsSought:
-    """The API server was asked anew for a dialect's PodGroups; the reflector has told its answer before."""
+    """The API server was asked anew for a dialect's PodGroups; events of the reflector with its answer have come before."""
 
     dialect: Dialect
 
