@@ -181,7 +181,7 @@ class RetryRequested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodGroupsSought:
-    """The API server was asked anew for a dialect's PodGroups; events of the reflector with its answer have come before."""
+    """The API server was asked anew for a dialect's PodGroups; its answer has come as the reflector's events."""
 
     dialect: Dialect
 
