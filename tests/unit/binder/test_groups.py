@@ -616,14 +616,19 @@ def test_after_the_stop_no_group_is_begun_and_a_begun_one_goes_on():
     bench.take_group(bench.plan(group, pods))
     bench.core.close()
     assert posts(bench.handle(RehearsalAnswer(uid=pods[0].uid, status=201))) == []
-    begun = GroupBench(settings=CoreSettings(max_in_flight=4, backoff=BACKOFF))
+    begun = GroupBench(settings=CoreSettings(max_in_flight=4, backoff=BACKOFF), agrees=False)
     group, pods = begun.show_group(6), begun.show_members(6)
-    effects = begun.take_group(begun.plan(group, pods))
+    behind = [begun.show(make_pod(name, labels={GROUP_LABEL: "behind"})) for name in ("b1", "b2")]
+    begun.take_group(begun.plan(group, pods))
+    begun.take_group(begun.plan(begun.show_group(2, name="behind"), behind))
+    effects = begun.handle(RehearsalAnswer(uid=pods[0].uid, status=201))
+    effects += begun.handle(RehearsalAnswer(uid=behind[0].uid, status=201))  # ready, and behind the first one
     begun.core.close()
     assert begun.core.is_posting_group
     begun.bind_all(effects)
     assert outcome(begun) == ("bound", "")
     assert not begun.core.is_posting_group
+    assert not {"b1", "b2"} & {each.pod for each in begun.decisions}
 
 
 # --- evictions

@@ -120,7 +120,8 @@ class BinderCore:
 
     def close(self) -> None:
         """Start no more requests, but for begun groups; answers to requests in flight are still handled."""
-        self._is_closed = self._groups.is_closed = True
+        self._is_closed = True
+        self._groups.close()
 
     def due(self) -> float | None:
         """When to call ``handle`` without an event; ``None``: not before the next event."""

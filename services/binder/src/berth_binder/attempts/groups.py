@@ -148,6 +148,13 @@ class GroupBinding:
         shown = self._cache.groups.get(key)
         return shown is not None and shown.uid == uid and self._cache.members_of(key).need(shown) > 0
 
+    def close(self) -> None:
+        """Begin no group any more, also none of which all is ready for the first Binding."""
+        self.is_closed = True
+        for group in self._stepping:
+            if group.is_posting and len(group.todo) >= len(group.members):
+                group.phase = GroupPhase.REHEARSING
+
     # Turns.
 
     @property
