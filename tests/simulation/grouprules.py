@@ -15,7 +15,7 @@ from berth.bus.topology import CONTROL, DECISIONS, PENDING, RANKED, bucket_prefi
 from berth.errors import DecodeError
 from berth.messages.attempts import Outcome, Reason
 from berth.messages.groupattempts import GROUP_SUBJECT, GroupPending, GroupRanked, decode_group
-from berth_binder.core import FIRST_SECONDS
+from berth_binder.core import FIRST_SECONDS, BinderCore
 from berth_binder.takeover import FENCED_KEY
 from berth_sim.apiserver.kinds import NODES, PODS, Route
 from berth_watcher.core import WatcherCore
@@ -223,11 +223,15 @@ class GroupRules:
         cache = None if process is None else cache_of(process)
         if process is None or cache is None:
             return
+        cores = [part for part in process.parts if isinstance(part, BinderCore)]
+        # A PodGroup that was made again has another uid, and the same members.
+        former = {pod for each in cores[-1:] for other in each._groups if other.uid != uid for pod in other.members}
         held = [
             each.pod.key
             for each in cache.assumed_pods.values()
             if not each.is_bound
             and each.pod.uid not in self._alone
+            and each.pod.uid not in former
             and (key := group_of(each.pod)) is not None
             and (group := cache.groups.get(key)) is not None
             and group.uid == uid

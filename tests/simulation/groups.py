@@ -119,6 +119,8 @@ class GroupUsers:
         self._gangs: list[Gang] = []
         self._rivals: list[Rival] = []
         self._streams = 0
+        self.is_api_slow = False
+        """Whether small pods have come in a stream while requests took long."""
         self._pods = 0
         self.rooms: Callable[[], Mapping[str, list[float]]] = dict
         """By node, the cores, bytes and pods that are free."""
@@ -338,6 +340,7 @@ class GroupUsers:
         for service in self._world.services:
             if service.role == "binder":
                 self._world.network.link(service.process, "api").delay = SLOW_SECONDS
+                self.is_api_slow = True
         self.add_stream()
         self._later(self._begin, _small_gang(self._chance, len(self._gangs) + 1, size, cpu="100m"), after=0.5)
 
@@ -477,7 +480,7 @@ class GroupUsers:
         return gang.key[1:] in self._world.api.store.table(KINDS[gang.key.dialect]).items
 
     def _make_member(self, gang: Gang, name: str) -> None:
-        if name not in gang.members:
+        if gang not in self._gangs or name not in gang.members:
             return
         self._touch(gang, "member made")
         labels = {"app": self._chance.choice(("a", "b"))} if self._chance.random() < 0.2 else {}
@@ -556,6 +559,7 @@ class GroupInvariants:
         self._users = users
         self.last_act = last_act
         self._schedulers = schedulers
+        self._evicted_at: dict[GroupKey, float] = {}
         self._waves: dict[tuple[str, GroupKey], float] = {}
         """By process and group, when it last sent a Binding of a member, by the loop's time."""
         world.api.store.table(PODS).listeners[self._on_pod] = None
@@ -670,10 +674,19 @@ class GroupInvariants:
         group, members = self.groups().get(key), Members.of(self.pods_of(key), self._schedulers)
         if group is None or not members.need(group) or not members.is_begun:
             return
-        if self.last_act() < bound_at - WHOLE_SECONDS:
+        if max(self.last_act(), self._evicted_at.get(key, 0.0)) < bound_at - WHOLE_SECONDS:
             self._world.problem(
                 f"group {key} is partly bound for {WHOLE_SECONDS:g} s: {len(members.bound)} of {group.minimum}"
             )
+
+    @property
+    def is_api_slow(self) -> bool:
+        return self._users.is_api_slow
+
+    def evicted(self, victim: Pod) -> None:
+        """A binder evicts the pod: its group is no longer as users have left it."""
+        if (key := group_of(victim)) is not None:
+            self._evicted_at[key] = self._world.now
 
     def goes_as_one(self, victim: Pod, now: Truth) -> None:
         """A victim's group that goes as one goes whole."""
@@ -724,7 +737,7 @@ class GroupInvariants:
             and not Members.of(self.pods_of(key), self._schedulers).need(group)
         )
 
-    def placeable(self, truth: Truth, profile: Profile) -> dict[str, str]:
+    def placeable(self, truth: Truth, profile: Profile, waits_for_volumes: Callable[[Pod], bool]) -> dict[str, str]:
         """Groups that one scheduler would place now, and where: fresh ones, and the rest of begun ones."""
         found = {}
         for key, group in self.groups().items():
@@ -736,6 +749,7 @@ class GroupInvariants:
                 or not members.pending
                 or group.is_terminating
                 or group.problems
+                or any(map(waits_for_volumes, members.pending))
             ):
                 continue
             if not members.is_begun and not members.are_enough(group):

@@ -20,6 +20,7 @@ import numpy as np
 
 from berth.api.kinds import POD_DISRUPTION_BUDGET
 from berth.api.pod import Pod, is_gated, priority_of
+from berth.api.podgroups import group_of
 from berth.bus.interface import MESSAGE_ID, PubAck, StoredMessage
 from berth.bus.jetstream import TTL
 from berth.bus.topology import BANDWIDTH, CLUSTER, DEAD, DECISIONS, PENDING, RANKED, bucket_prefix, bucket_stream
@@ -30,7 +31,8 @@ from berth.kube.http1 import Response
 from berth.messages.attempts import Outcome, Preemption, Reason
 from berth.messages.earmarks import Earmark
 from berth.messages.encoding import SCHEMA
-from berth.messages.groupattempts import GROUP_SCHEMA
+from berth.messages.groupattempts import GROUP_SCHEMA, subject_name
+from berth.messages.subjects import unescape
 from berth_binder.events import ApiRequest as BinderRequest
 from berth_binder.events import PostBinding, ReleaseClaims
 from berth_sim.apiserver.kinds import NODES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS
@@ -300,7 +302,10 @@ class Invariants:
             return
         self.evictions += 1
         preemptor_uid, node = self._evictions[uid]
-        self._judge(request, decoded(stored), preemptor_uid, node)
+        victim = decoded(stored)
+        if self.groups is not None:
+            self.groups.evicted(victim)
+        self._judge(request, victim, preemptor_uid, node)
 
     def _judge(self, request: ApiRequest, victim: Pod, preemptor_uid: str, node: str) -> None:
         if any(request.seen.get(kind.plural, 0) < self._api.store.table(kind).floor for kind in (PODS, NODES)):
@@ -337,26 +342,28 @@ class Invariants:
         if priority_of(victim) >= min([*of_group, *map(priority_of, question.members)]):
             self._world.problem(f"{victim.key} is evicted for group {key}, of which a member is not more important")
         self.groups.goes_as_one(victim, now)
-        if self._world.now - self._chosen_at[victim.uid] > VISIBLE_SECONDS:
-            return  # the API server has refused the eviction before, and the choice is an old one
+        if self._world.now - self._chosen_at[victim.uid] > VISIBLE_SECONDS or self.groups.is_api_slow:
+            return  # the choice is an old one: the API server has refused the eviction, or others have come in a stream
         members = {pod.uid for pod in question.members}
         victims = {uid for uid, (preemptor, _) in self._evictions.items() if preemptor in members}
         victims |= self.messages.victims_for.get((key.namespace, key.name), set())
         earlier = self._known(request, VISIBLE_SECONDS)
+        known = (now, self._known(request, self._world.now - self._chosen_at[victim.uid]), earlier)
         if self._world.is_calm:
             proposed = self.messages.victims_for.get((key.namespace, key.name), set())
             former = {uid for uid, pod in now.pods.items() if pod.metadata.deletion_timestamp} - proposed
-            for each, uid in itertools.product((now, earlier), sorted(former)):
+            for each, uid in itertools.product(known, sorted(former)):
                 each.snapshot.remove_pod(uid)
-        if all(plan_at_once(question, each.snapshot, profile).is_found for each in (now, earlier)):
+        are_there = all(pod.uid in earlier.pods for pod in question.members)  # else some came after the choice
+        if are_there and all(plan_at_once(question, each.snapshot, profile).is_found for each in known):
             self._world.problem(f"{victim.key} is evicted for group {key}, which fits once what is going has gone")
-        for each in (now, earlier):
+        for each in known:
             going = [pod.uid for pod in each.pods.values() if pod.metadata.deletion_timestamp or pod.uid in victims]
             for uid in going:
                 each.snapshot.remove_pod(uid)
         # What its minResources ask for beyond its members nobody keeps free for it while victims are evicted.
         bare = replace(question, group=msgspec.structs.replace(question.group, min_resources={}))
-        if not any(plan_at_once(bare, each.snapshot, profile).is_found for each in (now, earlier)):
+        if not any(plan_at_once(bare, each.snapshot, profile).is_found for each in known):
             self._world.problem(
                 f"{victim.key} is evicted for group {key}, which does not fit without the victims either"
             )
@@ -443,7 +450,7 @@ class Invariants:
         now.snapshot.earmarks = earmarks
         found = {}
         if self.groups is not None:
-            found |= self.groups.placeable(now, self.profile_of(waiting[0]))
+            found |= self.groups.placeable(now, self.profile_of(waiting[0]), self._waits_for_volumes)
             groups = self.groups.groups()
             waiting = [pod for pod in waiting if self.groups.is_single(pod, groups)]
         for pod in waiting:
@@ -544,12 +551,15 @@ class Invariants:
 
     def _unsettled(self) -> list[str]:
         """Messages that no service has settled, except those of pods that wait for their volumes."""
-        waiting = {pod.key.replace("/", ".") for pod in self.unbound() if self._waits_for_volumes(pod)}
+        pods = [pod for pod in self.unbound() if self._waits_for_volumes(pod)]
+        groups = {key for pod in pods if (key := group_of(pod)) is not None}
+        waiting = {f"{pod.metadata.namespace}.{pod.metadata.name}" for pod in pods}
+        waiting |= {f"{key.namespace}.{subject_name(key)}" for key in groups}
         return [
             f"{name} {stored.subject}"
             for name in (PENDING, RANKED)
             for stored in self._stored(name)
-            if ".".join(stored.subject.split(".")[3:]) not in waiting
+            if unescape(".".join(stored.subject.split(".")[3:])) not in waiting
             and self._is_known(stored.subject)
             # One of a schema that only a newer binder may know stays in RANKED for two minutes.
             and (name == PENDING or _read(stored.data).schema in (SCHEMA, GROUP_SCHEMA))
