@@ -5,6 +5,7 @@ What a group needs is told from the API server's own objects. A binder is held t
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -118,6 +119,7 @@ class GroupUsers:
         self._resources = world.api.resources
         self._gangs: list[Gang] = []
         self._rivals: list[Rival] = []
+        self._numbers = itertools.count(1)  # of groups: one that was deleted has a name that no other gets
         self._streams = 0
         self.is_api_slow = False
         """Whether small pods have come in a stream while requests took long."""
@@ -145,7 +147,7 @@ class GroupUsers:
 
     def add_gang(self) -> None:
         """A group of two to four members, all or all but one of which are needed."""
-        chance, number = self._chance, len(self._gangs) + 1
+        chance, number = self._chance, next(self._numbers)
         size = chance.choice((2, 2, 3, 3, 4))
         gang = Gang(
             key=GroupKey(chance.choice(list(Dialect)), "default", f"g{number}"),
@@ -167,7 +169,7 @@ class GroupUsers:
 
     def add_important_gang(self) -> None:
         """One for which others may be evicted."""
-        gang = _small_gang(self._chance, len(self._gangs) + 1, 2, cpu=self._chance.choice(("500m", "1")))
+        gang = _small_gang(self._chance, next(self._numbers), 2, cpu=self._chance.choice(("500m", "1")))
         gang.priority = "high"
         self._begin(gang)
 
@@ -185,7 +187,7 @@ class GroupUsers:
         """For a while a policy denies the Binding of a fresh group's leader, which is in a class of its own."""
         needed = [gang for gang in self._gangs if gang.leader in gang.members and gang.minimum == len(gang.members)]
         fresh = [gang for gang in needed if not self._is_begun(gang)]
-        gang = self._chance.choice(fresh or [_small_gang(self._chance, len(self._gangs) + 1, 2, cpu="300m")])
+        gang = self._chance.choice(fresh or [_small_gang(self._chance, next(self._numbers), 2, cpu="300m")])
         if not fresh:
             gang.leader = gang.members[0]
             self._begin(gang)
@@ -342,7 +344,7 @@ class GroupUsers:
                 self._world.network.link(service.process, "api").delay = SLOW_SECONDS
                 self.is_api_slow = True
         self.add_stream()
-        self._later(self._begin, _small_gang(self._chance, len(self._gangs) + 1, size, cpu="100m"), after=0.5)
+        self._later(self._begin, _small_gang(self._chance, next(self._numbers), size, cpu="100m"), after=0.5)
 
     def add_stream(self) -> None:
         """Small pods come one after the other, and each is deleted after a while."""
@@ -361,7 +363,7 @@ class GroupUsers:
         size = int(room * 0.6) + 1
         if room < MOST_RIVALS and self._rivals == []:
             for _ in range(2):
-                gang = _small_gang(chance, len(self._gangs) + 1, size, cpu="1")
+                gang = _small_gang(chance, next(self._numbers), size, cpu="1")
                 self._rivals.append(Rival(gang, chance.uniform(*RUNS_SECONDS), chance.choice((0.0, 0.1, 0.5))))
                 self._begin(gang)
             self._later(self._look_at_rivals, 100, after=0.1)
@@ -405,7 +407,7 @@ class GroupUsers:
 
     def lose_place(self) -> None:
         """A begun group loses a member while a fresh one, which would fit there, waits on a full cluster."""
-        gang = _small_gang(self._chance, len(self._gangs) + 1, 2, cpu="300m")
+        gang = _small_gang(self._chance, next(self._numbers), 2, cpu="300m")
         gang.remakes = True
         self._begin(gang)
         self._later(self._crowd, gang, after=0.7)
@@ -419,7 +421,7 @@ class GroupUsers:
         for node, (cpu, _, pods) in self.rooms().items():
             if cpu > 0 and pods > 0:
                 self._fill(node, 0, cpu)
-        fresh = _small_gang(self._chance, len(self._gangs) + 1, 2, cpu="150m")
+        fresh = _small_gang(self._chance, next(self._numbers), 2, cpu="150m")
         self._gangs.append(fresh)
         self._make_group(fresh)
         for name in fresh.members:
