@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from berth.api.devices import AllocationResult
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod, PodSpec
+from berth.api.podgroups import Dialect, GroupKey
 from berth.errors import DecodeError
 from berth.messages.attempts import (
     AttemptReport,
@@ -30,6 +31,7 @@ from berth.messages.attempts import (
 )
 from berth.messages.bounds import within_bounds
 from berth.messages.encoding import SCHEMA, UnknownSchemaError, decode, encode
+from berth.messages.groupattempts import subject_name
 from berth.messages.mirror import (
     MirrorEntry,
     Watermark,
@@ -240,7 +242,7 @@ def test_text_and_lists_of_a_ranking_are_bounded(parts):
     [
         *REPORTED,
         {"namespace": LONG},
-        {"pod": LONG},
+        {"pod": f"~~{LONG}"},
         {"uid": LONG},
         {"node": LONG},
         {"reason": LONG},
@@ -253,6 +255,11 @@ def test_text_and_lists_of_a_ranking_are_bounded(parts):
 def test_text_and_lists_of_a_decision_are_bounded(parts):
     with pytest.raises(DecodeError, match="length"):
         decode(encode(msgspec.structs.replace(DECISION, **parts)), Decision)
+
+
+def test_the_decision_on_a_group_with_the_longest_name_is_read():
+    decision = msgspec.structs.replace(DECISION, pod=subject_name(GroupKey(Dialect.UPSTREAM, "default", LONG[1:])))
+    assert decode(encode(decision), Decision) == decision
 
 
 @pytest.mark.parametrize("number", [-(2**63), -1, 2**53, 2**63 - 1])

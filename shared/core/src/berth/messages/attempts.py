@@ -39,6 +39,8 @@ MOST_RESULTS: Final = 512
 Sentence = Annotated[str, msgspec.Meta(max_length=SENTENCE_CHARACTERS)]
 Text = Annotated[str, msgspec.Meta(max_length=MESSAGE_CHARACTERS)]
 ClaimedDevices = Annotated[dict[Name, AllocationResult], msgspec.Meta(max_length=MOST_CLAIMS)]
+# A pod's name, or a group's in a subject: `~~` before the name of its PodGroup.
+SubjectName = Annotated[str, msgspec.Meta(max_length=NAME_CHARACTERS + 2)]
 # A number of pods, nodes or attempts. Bounded, so that differences and sums of such numbers can be decoded as well.
 Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
 # What the plan of a group took.
@@ -302,7 +304,7 @@ class Decision(AttemptReport, frozen=True, kw_only=True):
     epoch: Annotated[int, msgspec.Meta(ge=0, lt=10**15)]
     outcome: Outcome
     namespace: Name
-    pod: Name
+    pod: SubjectName
     uid: Name
     node: Name = ""
     reason: Name = ""
