@@ -15,6 +15,7 @@ from berth.groups.evictions import GroupEvictions
 from berth.kube.listwatch import Current, Deleted, Upserted
 from berth.messages.attempts import Outcome, Preemption, Reason
 from berth.messages.bundles import Bundle
+from berth.messages.groupattempts import GroupRanked
 from berth.messages.groups import GroupPlan, PlannedMember
 from berth_binder.attempts import groupexamination
 from berth_binder.cache import PODS
@@ -552,6 +553,30 @@ def test_a_redelivered_message_is_only_acknowledged(bench):
     message = bench.plan(group, pods)
     bench.bind_all(bench.take_group(message))
     assert [type(each) for each in bench.deliver_group(message, 1)] == [Ack]
+
+
+def test_members_whose_bindings_were_answered_keep_their_room_before_the_watch_shows_them(bench):
+    group, pods = bench.show_group(3), bench.show_members(4)
+    message, later = bench.plan(group, pods), bench.plan(group, pods, n=2)
+    for post in posts(bench.take_group(message)):
+        bench.answer(bench.cache.pod(f"uid-{post[0]}"), 201)
+    nodes = {uid: (each.node, each.is_bound) for uid, each in bench.cache.assumed_pods.items()}
+    bench.decisions.clear()
+    # Its message is written before the watch shows the Bindings, as after one that the binder held for long.
+    effects = bench.take_group(moved(later, by=1))
+    assert [each for each in effects if isinstance(each, RehearseBinding | PostBinding)] == []
+    assert {uid: (each.node, each.is_bound) for uid, each in bench.cache.assumed_pods.items()} == nodes
+    assert sorted((each.attempt, each.node) for each in bench.decisions if each.of_group) == sorted(
+        (f"{uid}.1.2", node) for uid, (node, _) in nodes.items()
+    )
+    assert outcome_of_last(bench) == "bound"
+
+
+def moved(message: GroupRanked, *, by: int) -> GroupRanked:
+    """The plan with each member on another of its nodes."""
+    plan = message.plan
+    members = [msgspec.structs.replace(each, node=(each.node + by) % len(plan.nodes)) for each in plan.members]
+    return msgspec.structs.replace(message, plan=msgspec.structs.replace(plan, members=members))
 
 
 def test_a_second_group_is_checked_after_the_first(bench):

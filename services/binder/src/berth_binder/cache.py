@@ -358,6 +358,11 @@ class Cache:
         """The node on which the watch has shown the pod; being assumed there is not enough."""
         return self.snapshot.node_of(uid) if uid in self._bound else None
 
+    def answered_node(self, uid: str) -> str | None:
+        """The node of a pod whose Binding the API server has answered with 201, before the watch shows it."""
+        assumed = self.assumed_pod(uid)
+        return assumed.node if assumed is not None and assumed.is_bound else None
+
     def unbound_pods(self, scheduler_names: Iterable[str]) -> Iterator[Pod]:
         names = frozenset(scheduler_names)
         return (pod for pod in self._unbound.values() if pod.spec.scheduler_name in names)
@@ -368,10 +373,10 @@ class Cache:
         return Members.of(map(self._as_answered, pods), self._schedulers)
 
     def _as_answered(self, pod: Pod) -> Pod:
-        assumed = self._assumed.get(pod.uid)
-        if assumed is None or not assumed.is_bound:
+        node = self.answered_node(pod.uid)
+        if node is None:
             return pod
-        return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, node_name=assumed.node))
+        return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, node_name=node))
 
     @property
     def pod_count(self) -> int:

@@ -44,7 +44,7 @@ from berth_binder.decisions.groupverdict import (
     verdict_on_group,
 )
 from berth_binder.decisions.preemption import NOT_EVICTABLE, eviction_plans, victim_of
-from berth_binder.decisions.verdict import Verdict, bound_or_gone, failed, refused, waiting
+from berth_binder.decisions.verdict import Verdict, bound, bound_or_gone, failed, refused, waiting
 from berth_binder.events import (
     Ack,
     ApiRequest,
@@ -277,17 +277,18 @@ class GroupBinding:
         return []
 
     def _decide_bound_members(self, group: GroupAttempt) -> list[Effect]:
-        """A former binder may have ended after the last answer: members that are bound get their Decision first."""
+        """Members that are bound get their Decision first: by a former binder, or in an attempt before this one."""
         ranked, effects = group.latest.ranked, list[Effect]()
         nodes = {member.uid: (ranked.plan.nodes[member.node], member.of_class) for member in ranked.plan.members}
         for uid, (planned, of_class) in nodes.items():
-            node = self._cache.bound_node(uid)
+            answered = self._cache.answered_node(uid)
+            node = self._cache.bound_node(uid) if answered is None else answered
             placed = self._cache.snapshot.placed(uid) if node is not None else None
             if node is None or placed is None or uid in group.done or self._calls.is_tried(uid):
                 continue
             member = self._member(group, placed.pod, planned, of_class, None)
             candidates = frozenset(each.node for each in member.latest.ranked.candidates)
-            effects += self._calls.decide(member, bound_or_gone(node, candidates))
+            effects += self._calls.decide(member, bound_or_gone(node, candidates) if answered is None else bound(node))
         return effects
 
     def _pause(self, group: GroupAttempt, due: float) -> None:

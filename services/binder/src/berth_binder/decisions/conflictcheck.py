@@ -73,9 +73,8 @@ class ConflictCheck:
 
     def _unless_over(self, pod: Pod, uid: str, ranked: Ranked) -> Verdict | Pod:
         """The pod, or the verdict if it is bound, gone, or changed since it was ranked."""
-        assumed = self._cache.assumed_pod(uid)
-        if assumed is not None and assumed.is_bound:
-            return bound(assumed.node)
+        if (answered := self._cache.answered_node(uid)) is not None:
+            return bound(answered)
         if pod.spec.node_name:
             return bound_or_gone(pod.spec.node_name, frozenset(each.node for each in ranked.candidates))
         if is_gone_while_unbound(pod):

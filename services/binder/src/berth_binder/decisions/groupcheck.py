@@ -103,7 +103,7 @@ class GroupCheck:
             if pod is None or (version_number(pod.metadata.resource_version) < version and digest_of(pod) != digest):
                 is_to_come = version > self._cache.reached(PODS)
                 (found.unknown if is_to_come else found.changed).append(uid)
-            elif self._is_as_planned(pod, digest, key, profile):
+            elif self._cache.answered_node(uid) is None and self._is_as_planned(pod, digest, key, profile):
                 found.ready[uid] = pod
             else:
                 found.changed.append(uid)
