@@ -87,6 +87,7 @@ def test_a_group_is_one_message_once_its_minimum_exists():
     assert [member.n for member in message.bundle.members] == [1] * 4
     assert watcher.published == []
     assert in_flight(watcher) == 4
+    assert [message_of(watcher, uid) for uid in (f"uid-{GANG}", "uid-gang-0", "uid-gang-3")] == [""] * 3
 
 
 def test_groups_are_counted_by_what_they_do():

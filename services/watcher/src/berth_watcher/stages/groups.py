@@ -82,6 +82,8 @@ class GroupStages:
     def _let_go(self, entry: GroupEntry, members: Members, *, helps: bool) -> Sequence[Effect]:
         """The group may be tried: at once, unless it backs off or waits for an event."""
         if entry.stage in {Stage.GROUPED, Stage.RECOVERING}:
+            for queued in (entry, *self._grouping.queued_members(entry.group)):
+                queued.message = ""  # why the gate was closed
             entry.timestamp = max(entry.timestamp, entry.group.complete_since(entry.form, members) or entry.timestamp)
         has_moved = self._grouping.update_entry(entry, members)
         if any(pod.spec.resource_claims for pod in entry.members):
