@@ -249,6 +249,20 @@ def test_a_begun_group_goes_before_its_older_equals():
     assert names(watcher, 0) == ["gang-1"]
 
 
+def test_a_begun_group_goes_before_an_equal_that_failed_earlier_where_both_back_offs_end_early():
+    watcher = a_watcher(
+        a_pod_group("old", 2), *members(2, "old"), a_pod_group(minimum=2), bound(a_member("gang-0")), floor=4
+    )
+    watcher.show(a_member("gang-1"))
+    watcher.decide("~old", Outcome.UNSCHEDULABLE, blockers=["NodeResourcesFit"], positions=covering(watcher))
+    before = covering(watcher)
+    watcher.advance(0.1)
+    watcher.show(a_node("n2", cpu="64"))
+    assert len(watcher.groups_published) == 2
+    watcher.decide(GANG, Outcome.UNSCHEDULABLE, blockers=["NodeResourcesFit"], positions=before)
+    assert names(watcher, 2) == ["gang-1"]
+
+
 def test_a_group_that_has_failed_falls_behind_equals_that_came_later():
     """Else a group that never fits is always first."""
     watcher = a_watcher(a_pod_group("old", 2), a_pod_group(minimum=2), *members(2, "old", age_seconds=100), floor=3)

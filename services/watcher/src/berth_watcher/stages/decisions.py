@@ -130,6 +130,8 @@ class Decisions:
             case _:  # bound, or gone: the watch shows what is left to do
                 self._grouping.landed(entry, helps=True)
                 return self._pods.await_watch(entry)
+        # Back-offs that may end early do so in this order.
+        entry.at_front = entry.at_front or entry.group.is_begun
         # Else room that was made for the group would stand empty for as long as its victims were searched, ten times.
         if decision.outcome is not Outcome.PREEMPTING and entry.backoff_until > self._clock.now:
             initial, before = self._settings.requeue.backoff.initial.total_seconds(), entry.backoff_until
