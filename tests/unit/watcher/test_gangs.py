@@ -480,6 +480,29 @@ def test_the_room_of_a_lost_member_is_left_to_its_replacement_for_a_second():
     assert watcher.pods_published == ["single", "single"]
 
 
+def test_the_room_of_a_member_that_is_lost_during_an_attempt_helps_it_after_a_second():
+    pods = [bound(pod) for pod in members(4, "old")]
+    watcher = a_watcher(a_pod_group("old", 4), a_pod_group("fresh", 2), *pods, *members(2, "fresh"), a_pod("single"))
+    before = covering(watcher)
+    watcher.delete(pods[0])
+    for name in ("single", "~fresh"):
+        watcher.decide(name, Outcome.UNSCHEDULABLE, blockers=["NodeResourcesFit"], positions=before)
+    watcher.advance(0.9)
+    assert (len(watcher.pods_published), len(watcher.groups_published)) == (1, 1)
+    watcher.advance(0.1)
+    assert (len(watcher.pods_published), len(watcher.groups_published)) == (2, 2)
+
+
+def test_a_decision_after_that_second_has_missed_the_room_of_the_lost_member():
+    pods = [bound(pod) for pod in members(4, "old")]
+    watcher = a_watcher(a_pod_group("old", 4), *pods, a_pod("single"))
+    before = covering(watcher)
+    watcher.delete(pods[0])
+    watcher.advance(2.0)
+    watcher.decide("single", Outcome.UNSCHEDULABLE, blockers=["NodeResourcesFit"], positions=before)
+    assert len(watcher.pods_published) == 2
+
+
 def test_a_member_that_begins_to_terminate_helps_no_other_group_for_a_second():
     pods = [bound(pod) for pod in members(2, "old")]
     unlike = [a_member("fresh-0", "fresh"), a_member("fresh-1", "fresh", cpu="2")]

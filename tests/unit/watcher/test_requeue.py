@@ -343,7 +343,7 @@ def test_decision_older_than_the_log_counts_as_having_missed_events():
 
     assert log.may_lack_events_since(9)
     assert not log.may_lack_events_since(10)
-    assert len(list(log.since(10))) == 2
+    assert len(list(log.since(10, 0))) == 2
 
 
 def test_log_holds_large_events_by_their_size_and_says_what_it_lacks():
@@ -351,12 +351,12 @@ def test_log_holds_large_events_by_their_size_and_says_what_it_lacks():
 
     for sequence in (10, 20, 30, 40):
         log.record(added, None, None, sequence=sequence, size=4)
-    assert len(list(log.since(0))) == 2
+    assert len(list(log.since(0, 0))) == 2
     assert log.may_lack_events_since(19)
     assert not log.may_lack_events_since(20)
     log.record(added, None, None, sequence=50, size=11)
 
-    assert list(log.since(0)) == []  # that one was dropped too
+    assert list(log.since(0, 0)) == []  # that one was dropped too
     assert log.may_lack_events_since(49)
     assert not log.may_lack_events_since(50)
 
@@ -408,7 +408,7 @@ def test_log_of_a_bucket_that_stores_nothing_is_bounded_and_says_what_it_lacks()
     for change in range(2, 7):
         log.record(added, None, None, change=change)
 
-    assert [change for *_, change in log.since(0)] == [6, 5]
+    assert [change for *_, change in log.since(0, 0)] == [6, 5]
     assert log.may_lack_events_since(10**9)  # where the dropped ones will be stored is not known
 
     log.on_settled(3, position=30)
@@ -417,8 +417,8 @@ def test_log_of_a_bucket_that_stores_nothing_is_bounded_and_says_what_it_lacks()
     assert log.may_lack_events_since(39)
     assert not log.may_lack_events_since(40)
     log.on_settled(6, position=60)
-    assert list(log.since(60)) == []
-    assert len(list(log.since(59))) == 2
+    assert list(log.since(60, 0)) == []
+    assert len(list(log.since(59, 0))) == 2
 
 
 def test_decision_while_the_bucket_is_full_counts_as_having_missed_what_the_log_has_dropped():

@@ -196,13 +196,15 @@ class Requeue:
         """``above``: it may help only pods of a higher priority, until ``on_late_event``."""
         if self._hints.is_event_registered(event):
             size = bytes_of(old, new)
-            self._cluster_log.record(event, old, new, change=change, size=size)
+            self._cluster_log.record(event, old, new, change=change, size=size, above=above)
             self._check_later(event, old, new, change, size, above=above)
 
     def on_late_event(self, event: ClusterEvent, old: object, new: object, change: int) -> None:
-        """An event of some time ago may help every pod now."""
+        """An event of some time ago may help every pod now, also those whose attempt under way has missed it."""
         if self._hints.is_event_registered(event):
-            self._check_later(event, old, new, change, bytes_of(old, new))
+            size = bytes_of(old, new)
+            self._cluster_log.record(event, old, new, change=change, size=size)
+            self._check_later(event, old, new, change, size)
 
     def on_rewritten(self, event: ClusterEvent, old: object, new: object, change: int) -> None:
         """Record an object as new, for scorers that have not read its former version. It helps no waiting pod."""
@@ -347,7 +349,7 @@ class Requeue:
         checked = 0
         stored = ((self._cluster_log, positions.cluster), (self._held_log, positions.decisions))
         for log, position in (*stored, *live):
-            for event, old, new, change in log.since(position):
+            for event, old, new, change in log.since(position, priority_of(pod.pod)):
                 checked += 1
                 if log is self._held_log and any(isinstance(each, Pod) and each.uid == pod.uid for each in (old, new)):
                     continue  # its own wait
@@ -432,6 +434,7 @@ class _LoggedEvent:
     change: int
     stored_by: int | None  # it is stored at or below this sequence; None if unknown
     size: int  # bytes of the objects as JSON
+    above: int | None  # only pods of a higher priority are helped; None: all
 
 
 class EventLog:
@@ -464,12 +467,13 @@ class EventLog:
         change: int = 0,
         sequence: int | None = None,
         size: int = 0,
+        above: int | None = None,
     ) -> None:
         """Add an event: of a change that the mirror is storing, or stored at ``sequence`` already.
 
-        ``size``: bytes of its objects as JSON.
+        ``size``: bytes of its objects as JSON. ``above``: it helps only pods of a higher priority.
         """
-        logged = _LoggedEvent(event=event, old=old, new=new, change=change, stored_by=sequence, size=size)
+        logged = _LoggedEvent(event=event, old=old, new=new, change=change, stored_by=sequence, size=size, above=above)
         self._events.append(logged)
         self._bytes += size
         if sequence is None:
@@ -499,12 +503,16 @@ class EventLog:
         """Whether events after this position may be missing in the log."""
         return self._begins_after_change is not None or position < self._begins_at_position
 
-    def since(self, position: int) -> Iterator[tuple[ClusterEvent, object, object, int]]:
-        """Events not known to be stored at or below a position, newest first, with their change."""
+    def since(self, position: int, priority: int) -> Iterator[tuple[ClusterEvent, object, object, int]]:
+        """Events not known to be stored at or below a position, newest first, with their change.
+
+        Without those that help no pod of this priority.
+        """
         for logged in reversed(self._events):
             if logged.stored_by is not None and logged.stored_by <= position:
                 return
-            yield logged.event, logged.old, logged.new, logged.change
+            if logged.above is None or priority > logged.above:
+                yield logged.event, logged.old, logged.new, logged.change
 
 
 MIN_ENDED_WAITS: Final = 64  # a heap is compacted above this many ended waits
