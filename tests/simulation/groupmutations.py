@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import msgspec
 
-from berth.api.pod import priority_of
-from berth.api.podgroups import Members, refusal_of
+from berth.api.pod import is_gated, is_gone_while_unbound, priority_of
+from berth.api.podgroups import Members, group_of, refusal_of
 from berth.framework.events import NO_ACTION, ClusterEvent, Resource
 from berth.framework.plugincalls import ONE_TIME, default_sort_key
 from berth.groups import domains as domains_of_groups
@@ -106,6 +106,19 @@ def _highest_priority_counts() -> list[Replacement]:
         return max([*of_group, *map(priority_of, self.bundle.classes)], default=0)
 
     return [(Members, "priority", priority), (GroupMessage, "priority", property(of_message))]
+
+
+def _begun_groups_are_as_others() -> list[Replacement]:
+    """The rest of a begun group waits in the order of all groups."""
+    update = grouping.Grouping.update_entry
+
+    def updated(self: Any, entry: Any, members: Any) -> bool:
+        before = entry.pod.spec.priority, entry.at_front, entry.pod.spec.scheduler_name
+        update(self, entry, members)
+        entry.at_front = before[1]
+        return before != (entry.pod.spec.priority, entry.at_front, entry.pod.spec.scheduler_name)
+
+    return [(grouping.Grouping, "update_entry", updated)]
 
 
 def _groups_do_not_back_off() -> list[Replacement]:
@@ -253,6 +266,15 @@ def _minimums_of_messages_are_believed() -> list[Replacement]:
     ]
 
 
+def _changed_members_are_bound() -> list[Replacement]:
+    """A member that still waits with its group counts, whatever has changed of it."""
+
+    def is_as_planned(self: Any, pod: Any, _digest: str, key: Any, profile: str) -> bool:
+        return not (is_gated(pod) or is_gone_while_unbound(pod)) and group_of(pod) == key
+
+    return [(groupcheck.GroupCheck, "_is_as_planned", is_as_planned)]
+
+
 def _volumes_of_groups_are_not_awaited() -> list[Replacement]:
     go_on = groups_of_binder.GroupBinding._go_on_if_all_are_ready
 
@@ -393,9 +415,14 @@ JOINED: Final = replace(
     gangs=(2, 3),
     nodes=(2, 2),
 )
+ORDERS: Final = replace(
+    MOVED, things=("add_large_gang", "add_gang", "add_gang", "delete_member", "delete_gang"), gangs=(3, 4), nodes=(2, 2)
+)
+"""Groups that find no room, and wait for slots together when there is some."""
 FURTHER: Final = replace(ZONES, things=("add_gang", "delete_member", "delete_pod"), acts=(8, 12), gangs=(3, 4))
 VICTIMS: Final = replace(IMPORTANT_GANGS, kinds=("plain",), pods=(4, 6), graces=(30,))
 CHANGES: Final = replace(CALM, things=("add_gang", "change_in_flight", "change_in_flight"), acts=(8, 12), nodes=(2, 3))
+RELABELLED: Final = replace(CHANGES, things=("add_gang", "relabel_in_flight", "relabel_in_flight"))
 RACES: Final = replace(GROUPS, gangs=(4, 6), nodes=(2, 3), scorers=(4, 8), fault_counts=(0,), window_floors=(64,))
 """Several groups that want the same nodes, planned by scorers that do not know of each other yet."""
 LEADERS: Final = replace(GROUPS, gangs=(3, 5), things=("add_gang", "forbid_leader"), acts=(6, 10))
@@ -425,6 +452,9 @@ GROUP_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "highest-priority-counts": Mutation(
         "a group has the lowest priority of its members (3.18)", 200, _highest_priority_counts, IMPORTANT_GANGS
+    ),
+    "begun-groups-are-as-others": Mutation(
+        "a group of which some are bound goes before its equals (3.18)", 50, _begun_groups_are_as_others, ORDERS
     ),
     "groups-do-not-back-off": Mutation(
         "a group backs off after an error (3.20)", 100, _groups_do_not_back_off, FORBIDDEN
@@ -481,6 +511,9 @@ GROUP_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "minimums-of-messages-are-believed": Mutation(
         "the binder's own PodGroup and pods decide (5.20)", 50, _minimums_of_messages_are_believed, CHANGES
+    ),
+    "changed-members-are-bound": Mutation(
+        "a member that has changed since the plan is not bound by it (5.20)", 50, _changed_members_are_bound, RELABELLED
     ),
     "members-alone-are-bound": Mutation(
         "a ranking of a member alone is a conflict (5.22)", 50, _members_alone_are_bound, MOVED

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from berth.api.pod import Pod, priority_of
+from berth.api.pod import Pod, digest_of, priority_of
 from berth.api.podgroups import Dialect, GroupKey, Members, group_of, is_scheduled
 from berth.bus.interface import PubAck
 from berth.bus.topology import CONTROL, DECISIONS, PENDING, RANKED, bucket_prefix
@@ -56,6 +56,10 @@ class _Known:
     conflicts_since: float = 0.0
     refused_at: float | None = None
     """When there was last no room for it."""
+    failed_at: float | None = None
+    """When its last attempt failed, after which it backed off."""
+    is_first: bool = False
+    """Whether its last attempt was a conflict, after which it goes first."""
 
 
 class GroupRules:
@@ -69,6 +73,8 @@ class GroupRules:
         """All that were published."""
         self._in_flight: dict[str, str] = {}
         """By uid of a pod, the uid of the pod or PodGroup whose undecided attempt has it."""
+        self._planned: dict[str, str] = {}
+        """By uid of a member, its digest in the latest message of its group."""
         self._alone: set[str] = set()
         """Uids of pods that were published alone and not decided since, whatever group they have joined."""
         self._waiting: set[str] = set()
@@ -160,10 +166,13 @@ class GroupRules:
         for member in members:
             self._check_number(f"{member.uid}.{pending.attempt.split('.')[1]}.{member.n}")
             self._publish(member.uid, uid)
+            self._planned[member.uid] = member.digest
         if self._world.is_calm:
             self._check_window(pending)
         if self._world.is_calm and not pending.bound:
             self._check_rests(pending)
+            self._check_order(pending)
+        self._known.setdefault(uid, _Known()).is_first = False
         if not pending.error and len(members) < pending.need:
             self._world.problem(
                 f"group {pending.group.key} is published with {len(members)} pods, and needs {pending.need}"
@@ -214,6 +223,9 @@ class GroupRules:
         known = self._known.setdefault(uid, _Known())
         if decision.outcome in (Outcome.UNSCHEDULABLE, Outcome.BOUND):
             known.refused_at = self._world.now if decision.outcome == Outcome.UNSCHEDULABLE else None
+        known.is_first = decision.outcome == Outcome.CONFLICT and decision.reason != Reason.PROPOSALS
+        if not known.is_first:
+            known.failed_at = self._world.now if decision.outcome != Outcome.BOUND else None
         self._check_held(uid, decision)
         self._count_conflict(uid, known, decision)
 
@@ -265,6 +277,21 @@ class GroupRules:
             if is_rest and members.priority(group) >= pending.priority and self._invariants.fits(group, members, truth):
                 self._world.problem(f"group {pending.group.key} goes before the rest of {key}, which fits")
 
+    def _check_order(self, pending: GroupPending) -> None:
+        """Among equals that wait for slots begun groups go first, then those whose last attempt failed earlier."""
+        known = self._known.setdefault(pending.group.uid, _Known())
+        for entry, waits in self._queue():
+            if not isinstance(entry, GroupEntry) or waits < SETTLED_SECONDS or known.is_first:
+                continue
+            key, before = entry.group.key, self._known.setdefault(entry.uid, _Known()).failed_at
+            members = Members.of(self._invariants.pods_of(key), self._schedulers)
+            if not members.pending or priority_of(entry.pod) != pending.priority:
+                continue
+            if members.is_begun:
+                self._world.problem(f"group {pending.group.key} goes before its equal {key}, which is begun")
+            elif None not in (before, known.failed_at) and self._changed_at.get(key, 0.0) < before < known.failed_at:
+                self._world.problem(f"group {pending.group.key} goes before its equal {key}, which failed earlier")
+
     # --- takeovers
 
     def _on_fenced(self) -> None:
@@ -296,6 +323,7 @@ class GroupRules:
         key = group_of(pod)
         if key is not None and self._in_flight.get(pod.uid) != pod.uid:
             self._count_post(process, pod)
+            self._check_unchanged(process, pod)
         assumed = self._invariants.assumed(process) if self._begun else {}
         self._begun = {
             uid: begun
@@ -321,6 +349,14 @@ class GroupRules:
         most = max(1, self._world.numbers.max_in_flight_bindings * 3 // 4)
         if self._world.is_calm and len(posts) > most:
             self._world.problem(f"{len(posts)} members have Bindings on their way, and an urgent pod would wait")
+
+    def _check_unchanged(self, process: SimulatedProcess, pod: Pod) -> None:
+        """A member that has changed since it was planned, by the binder's own cache, is not bound by the plan."""
+        cache = cache_of(process)
+        known = None if cache is None else cache.pod(pod.uid)
+        planned = self._planned.get(pod.uid)
+        if known is not None and planned not in (None, digest_of(known)) and self._world.is_calm:
+            self._world.problem(f"{pod.key} has changed since its group was planned, and is bound by the plan")
 
     def _on_answer(self, request: ApiRequest, response: Any) -> None:
         if request.route.kind is not PODS or request.route.subresource != "binding":

@@ -301,6 +301,20 @@ class GroupUsers:
         act, after = self._chance.choice(acts), self._chance.choice((0.0, 0.001, 0.002, 0.003))
         self._at_next_pending.append(lambda gang: self._later(act, gang, after=after))
 
+    def relabel_in_flight(self) -> None:
+        """As soon as a group is published, somebody writes another label to a member of it."""
+        after = self._chance.choice((0.0, 0.001, 0.002, 0.003))
+        self._at_next_pending.append(lambda gang: self._later(self._relabel, gang, after=after))
+
+    def _relabel(self, gang: Gang) -> None:
+        waiting = [name for name in gang.members if self._pod(name) is not None and not self._is_bound(name)]
+        if waiting:
+            stored = self._pod(self._chance.choice(waiting))
+            self._touch(gang, "member labelled")
+            metadata = stored.value["metadata"]
+            labels = {**(metadata.get("labels") or {}), "run": f"{self._world.now:.3f}"}
+            self._resources.update(PODS, stored, {**stored.value, "metadata": {**metadata, "labels": labels}}, "")
+
     def _on_stored(self, subject: str, _data: bytes, _headers: object, ack: PubAck) -> None:
         if ack.stream == PENDING and GROUP_SUBJECT in subject and not ack.duplicate and self._at_next_pending:
             gang = next((each for each in self._gangs if subject.endswith(f"{GROUP_SUBJECT}{each.key.name}")), None)

@@ -1043,14 +1043,12 @@ ELSEWHERE: Final[dict[str, str]] = {
     "a change in flight wakes its group after the Decision (3.19): needs one that makes it fit, and no later event": (
         "unit/watcher/test_gangs.py::test_what_changes_in_flight_helps_a_group_that_finds_no_room"
     ),
-    "a group of which some are bound goes before its equals (3.18): needs several that wait for slots at once": (
-        "unit/watcher/test_gangs.py::test_a_begun_group_goes_before_its_older_equals"
-    ),
     "a group that has failed falls behind its equals (3.18): needs several that wait for slots at once": (
         "unit/watcher/test_gangs.py::test_a_group_that_has_failed_falls_behind_equals_that_came_later"
     ),
-    "a member that has changed since the plan is not bound by it (5.20): what changes in a run moves to other groups": (
-        "unit/binder/test_groupcheck.py::test_members_are_those_that_are_as_they_were_planned"
+    "the room of a member lost during an attempt helps that pod or group after a second, too (ADR 72): needs an "
+    "attempt under way in the moment of the loss": (
+        "unit/watcher/test_gangs.py::test_the_room_of_a_member_that_is_lost_during_an_attempt_helps_it_after_a_second"
     ),
     "a PodGroup counts as scheduled once its minimum is bound: what follows from the condition is seldom seen": (
         "unit/binder/test_group_reports.py::test_a_partial_group_gets_a_condition_unless_it_was_whole"
