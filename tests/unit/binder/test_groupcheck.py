@@ -216,9 +216,10 @@ def test_members_are_those_that_are_as_they_were_planned():
     binder = Binder([0] * 8, count=8)
     gone, gated, other, labelled, bound = binder.pods[:5]
     binder.cache.observe(Deleted(kind=PODS, object=gone))
-    binder.show(a_pod(gated.metadata.name, labels=LABELS, cpu="1", scheduling_gates=[PodSchedulingGate(name="g")]))
-    binder.show(a_pod(other.metadata.name, labels={GROUP_LABEL: "another"}, cpu="1"))
-    binder.show(a_pod(labelled.metadata.name, labels={**LABELS, "new": "label"}, cpu="1"))
+    gates = [PodSchedulingGate(name="g")]
+    binder.show(a_pod(gated.metadata.name, labels=LABELS, cpu="1", version=9, scheduling_gates=gates))
+    binder.show(a_pod(other.metadata.name, labels={GROUP_LABEL: "another"}, cpu="1", version=9))
+    binder.show(a_pod(labelled.metadata.name, labels={**LABELS, "new": "label"}, cpu="1", version=9))
     binder.show(bound, "r0n0")
     binder.cache.observe(Current(kind=PODS, resource_version="50"))
     now = binder.now()

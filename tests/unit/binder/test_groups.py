@@ -363,6 +363,16 @@ def test_a_pod_that_joins_a_group_while_its_binding_is_under_way_is_not_bound_al
     assert bench.outcomes == ["conflict"]
 
 
+def test_a_pod_whose_own_binding_is_under_way_is_no_member_of_a_groups_plan(bench):
+    alone, joined = bench.show(make_pod("m3")), at_version(make_pod("m3", labels=LABELS), 30)
+    group, pods = bench.show_group(3), bench.show_members(2)
+    message = bench.plan(group, [*pods, joined])
+    bench.take(ranked(alone, "n1"))
+    bench.show(joined)
+    bench.take_group(message)
+    assert outcome(bench) == ("conflict", "changed")
+
+
 def test_a_ranking_of_a_member_alone_does_not_change_its_group(bench):
     group, pods = bench.show_group(2), bench.show_members(2)
     effects = bench.take_group(bench.plan(group, pods))
@@ -673,6 +683,7 @@ def test_what_makes_room_for_all_is_evicted_and_members_are_nominated(bench):
     requests = [each for each in effects if isinstance(each, EvictPods)]
     assert sum(len(each.victims) for each in requests) == 5
     assert {each.pod.uid for each in requests} == {pod.uid for pod in pods}
+    assert len([*bench.cache.snapshot.nominations()]) == 5
     assert {len(each.victims) for each in requests} == {1}
     for request in requests:
         bench.evicted(request.pod, request.node)
@@ -744,6 +755,13 @@ def test_nothing_is_evicted_for_a_group_that_does_not_fit_with_it(bench):
     effects = bench.take_group(bench.plan(group, pods, preemption=few))
     assert not any(isinstance(each, EvictPods) for each in effects)
     assert outcome(bench) == ("conflict", Reason.VICTIMS)
+
+
+def test_nothing_is_evicted_that_is_as_important_as_the_binders_own_members(bench):
+    low(bench)
+    group, pods = bench.show_group(5), bench.show_members(5, spec={"priority": 1})
+    bench.take_group(bench.plan(group, pods, preemption=bench.proposed(group, pods, priority=9)))
+    assert outcome(bench) == ("conflict", "victims")
 
 
 def test_nothing_is_evicted_where_others_would_have_to_go_by_now(bench):

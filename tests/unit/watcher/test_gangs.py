@@ -466,6 +466,15 @@ def test_a_lost_attempt_is_followed_by_one_with_the_present_members():
     assert (names(watcher), in_flight(watcher)) == (["gang-0", "gang-1"], 2)
 
 
+def test_a_group_of_which_three_attempts_in_a_row_are_lost_is_given_up():
+    watcher = a_watcher(a_pod_group(minimum=2), *members(2))
+    for lost in range(1, 4):
+        assert len(watcher.groups_published) == lost
+        watcher.advance(11)
+        watcher.send(AttemptLookedUp(attempt=watcher.of(LookUpAttempt)[-1].attempt))
+    assert (len(watcher.groups_published), watcher.stage(GANG), in_flight(watcher)) == (3, "backoff", 0)
+
+
 def test_the_room_of_a_lost_member_is_left_to_its_replacement_for_a_second():
     pods = [bound(pod) for pod in members(4, "old")]
     watcher = a_watcher(a_pod_group("old", 4), a_pod_group("fresh", 1), *pods, a_pod("single"))
