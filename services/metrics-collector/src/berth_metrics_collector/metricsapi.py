@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from http import HTTPStatus
 from statistics import fmean
@@ -17,7 +18,6 @@ from typing import Annotated, Final, NamedTuple
 import msgspec
 
 from berth.api.config.nodeload.queries import LoadQuery, Statistic
-from berth.api.meta import ObjectMeta
 from berth.api.resources import QuantityError, exact
 from berth.decoding import decode_json
 from berth.errors import DecodeError
@@ -28,25 +28,32 @@ from berth_metrics_collector.nodenames import NodeNames
 from berth_metrics_collector.poller import MatchedSamples, Reporter
 from berth_metrics_collector.prometheus import Cause, SourceError
 from berth_metrics_collector.queries import QUANTILES
-from berth_metrics_collector.samples import NodeSamples
-from berth_metrics_collector.usage import MILLI, NOTHING, Allocatable
+from berth_metrics_collector.samples import MAX_TIME, NodeSamples
+from berth_metrics_collector.usage import MILLI, Allocatable
 
 PATH: Final = "/apis/metrics.k8s.io/v1beta1/nodes"
+_FACTORS: Final = {"cpu": MILLI, "memory": 1}
 
 
-class NodeMetrics(msgspec.Struct, frozen=True):
+class _Name(msgspec.Struct, frozen=True):
+    name: str
+
+
+class _Item(msgspec.Struct, frozen=True):
     """A node's last values; ``timestamp`` is the end of the time that they cover."""
 
-    metadata: ObjectMeta
-    timestamp: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
-    usage: dict[str, str] = {}
+    metadata: _Name
+    timestamp: msgspec.Raw = msgspec.Raw(b"null")
+    usage: msgspec.Raw = msgspec.Raw(b"null")
 
 
-class NodeMetricsList(msgspec.Struct, frozen=True):
-    items: list[NodeMetrics]
+class _ItemList(msgspec.Struct, frozen=True):
+    items: list[_Item]
 
 
-_lists: Final = msgspec.json.Decoder(NodeMetricsList)
+_lists: Final = msgspec.json.Decoder(_ItemList)
+_times: Final = msgspec.json.Decoder(Annotated[datetime, msgspec.Meta(tz=True)])
+_quantities: Final = msgspec.json.Decoder(dict[str, str])
 
 
 class MetricsApiMeasurement:
@@ -56,27 +63,24 @@ class MetricsApiMeasurement:
         self._client = client
         self._seen = SeenUsage(query.time_range, statistics)
 
-    async def measure(self, nodes: NodeNames, _reporter: Reporter) -> MatchedSamples:
-        items = await self._read()
-        known = [item for item in items if item.metadata.name in nodes.names]
-        samples = self._seen.samples(known, nodes.allocatable)
+    async def measure(self, nodes: NodeNames, reporter: Reporter) -> MatchedSamples:
+        read = read_usage(await self._read())
+        reporter.unusable(read.unusable)
+        samples = self._seen.samples(read.values, nodes.allocatable)
         return MatchedSamples(
             found=NodeSamples(samples=samples),
-            unmatched=tuple(sorted({item.metadata.name for item in items} - nodes.names)),
+            unmatched=tuple(sorted((read.values.keys() | read.unusable.keys()) - nodes.names)),
             missing=tuple(sorted(nodes.names - samples.keys())),
         )
 
-    async def _read(self) -> list[NodeMetrics]:
+    async def _read(self) -> bytes:
         try:
             response = await self._client.request("GET", PATH)
         except ApiUnreachableError as exc:
             raise SourceError(str(exc), cause="unreachable") from exc
         if not response.succeeded:
             raise SourceError(str(refusal("asking metrics.k8s.io", response)), cause=_cause(response.status))
-        try:
-            return decode_json(_lists, response.body, "an answer of metrics.k8s.io").items
-        except DecodeError as exc:
-            raise SourceError(str(exc), cause="nonsense") from exc
+        return response.body
 
 
 def _cause(status: int) -> Cause:
@@ -85,10 +89,49 @@ def _cause(status: int) -> Cause:
     return "unavailable" if is_away else "refused"
 
 
-class _SeenValues(NamedTuple):
+class UsedAt(NamedTuple):
+    """One node's last values."""
+
     at: float  # Unix seconds
     cpu: float | None  # millicores
     memory: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadUsage:
+    """An answer by node; ``unusable``: the first reason for each node with a value that is left out."""
+
+    values: dict[str, UsedAt] = field(default_factory=dict)
+    unusable: dict[str, str] = field(default_factory=dict)
+
+
+def read_usage(answer: bytes) -> ReadUsage:
+    """Read an answer. A value that cannot be costs its own node only; of two items of one node, the newer counts.
+
+    Raises:
+        SourceError: no list of named items.
+    """
+    read = ReadUsage()
+    try:
+        items = decode_json(_lists, answer, "an answer of metrics.k8s.io").items
+    except DecodeError as exc:
+        raise SourceError(str(exc), cause="nonsense") from exc
+    for item in items:
+        name = item.metadata.name
+        try:
+            at, usage = _time(item.timestamp), decode_json(_quantities, item.usage, "usage")
+        except DecodeError as exc:
+            read.unusable.setdefault(name, str(exc))
+            continue
+        found: dict[str, float] = {}
+        for resource, factor in _FACTORS.items():
+            try:
+                found[resource] = _amount(resource, usage.get(resource), factor)
+            except DecodeError as exc:
+                read.unusable.setdefault(name, str(exc))
+        if found and (name not in read.values or read.values[name].at < at):
+            read.values[name] = UsedAt(at, found.get("cpu"), found.get("memory"))
+    return read
 
 
 class SeenUsage:
@@ -97,30 +140,31 @@ class SeenUsage:
     def __init__(self, time_range: timedelta, statistics: Collection[Statistic]) -> None:
         self._seconds = time_range.total_seconds()
         self._statistics = statistics
-        self._readings: dict[str, deque[_SeenValues]] = {}
+        self._seen: dict[str, deque[UsedAt]] = {}
 
-    def samples(
-        self, items: Sequence[NodeMetrics], allocatable: Mapping[str, Allocatable] = NOTHING
-    ) -> dict[str, NodeSample]:
-        """A sample of each node with a value, which is of the range up to its last value."""
-        readings = {item.metadata.name: reading for item in items if (reading := _reading(item)) is not None}
-        # A node that is left out for longer than the range has nothing to keep.
-        self._readings = {node: self._with(node, reading) for node, reading in readings.items()}
-        return {node: self._sample(found, allocatable.get(node, NOTHING)) for node, found in self._readings.items()}
+    def samples(self, values: Mapping[str, UsedAt], nodes: Mapping[str, Allocatable]) -> dict[str, NodeSample]:
+        """A sample of each node with a value, which is of the range up to its last value.
 
-    def _with(self, node: str, reading: _SeenValues) -> deque[_SeenValues]:
-        seen = self._readings.get(node) or deque()
-        if seen and reading.at < seen[-1].at:  # by a clock that was set back, or a server that is behind
+        ``nodes``: what each existing node has. One that an answer leaves out keeps its earlier values.
+        """
+        self._seen = {node: seen for node, seen in self._seen.items() if node in nodes}
+        known = values.keys() & nodes.keys()
+        self._seen.update({node: self._with(node, values[node]) for node in known})
+        return {node: self._sample(self._seen[node], nodes[node]) for node in known}
+
+    def _with(self, node: str, last: UsedAt) -> deque[UsedAt]:
+        seen = self._seen.get(node) or deque()
+        if seen and last.at < seen[-1].at:  # by a clock that was set back, or a server that is behind
             seen.clear()
-        if not seen or reading.at > seen[-1].at:
-            seen.append(reading)
-        while seen[0].at <= reading.at - self._seconds:
+        if not seen or last.at > seen[-1].at:
+            seen.append(last)
+        while seen[0].at <= last.at - self._seconds:
             seen.popleft()
         return seen
 
-    def _sample(self, seen: Sequence[_SeenValues], has: Allocatable) -> NodeSample:
-        cpu = [reading.cpu for reading in seen if reading.cpu is not None]
-        memory = [reading.memory for reading in seen if reading.memory is not None]
+    def _sample(self, seen: Sequence[UsedAt], has: Allocatable) -> NodeSample:
+        cpu = [each.cpu for each in seen if each.cpu is not None]
+        memory = [each.memory for each in seen if each.memory is not None]
         return NodeSample(
             cpu=self._usage(cpu, has.get("cpu")),
             memory=self._usage(memory, has.get("memory")),
@@ -134,19 +178,24 @@ class SeenUsage:
         return MeasuredUsage(**found, allocatable=allocatable)
 
 
-def _reading(item: NodeMetrics) -> _SeenValues | None:
-    cpu, memory = _amount(item.usage.get("cpu"), MILLI), _amount(item.usage.get("memory"), 1)
-    if item.timestamp is None or (cpu is None and memory is None):
-        return None
-    return _SeenValues(at=item.timestamp.timestamp(), cpu=cpu, memory=memory)
+def _time(timestamp: msgspec.Raw) -> float:
+    found: datetime = decode_json(_times, timestamp, "timestamp")
+    # Other years are mistakes, and beyond the first and the last a time of another zone has no date in UTC.
+    if not 0 <= found.timestamp() <= MAX_TIME:
+        raise DecodeError(f"decoding timestamp: want a year of 1970 to 2286, got {found.isoformat()}")
+    return found.timestamp()
 
 
-def _amount(quantity: str | None, factor: int) -> float | None:
+def _amount(resource: str, quantity: str | None, factor: int) -> float:
+    if quantity is None:
+        raise DecodeError(f"decoding usage: {resource} is missing")
     try:
-        amount = float(exact(quantity) * factor) if quantity is not None else -1.0
-    except QuantityError:
-        return None
-    return amount if 0 <= amount <= MAX_USAGE else None
+        amount = float(exact(quantity) * factor)
+    except QuantityError as exc:
+        raise DecodeError(f"decoding usage: {resource}: {exc}") from exc
+    if not 0 <= amount <= MAX_USAGE:
+        raise DecodeError(f"decoding usage: {resource}: want 0 to a petabyte, got {quantity}")
+    return amount
 
 
 def _deviation(values: Sequence[float]) -> float:

@@ -276,6 +276,11 @@ class Reporter:
         message = "nodes that are measured several times: what was scraped last counts"
         self._list(message, "duplicates", matched.found.duplicates, differing_labels=labels, remedy=remedy)
 
+    def unusable(self, reasons: Mapping[str, str]) -> None:
+        """Warn about nodes with values that were left out."""
+        reason = next(iter(reasons.values()), "")
+        self._list("nodes with values that cannot be used", "unusable", sorted(reasons), reason=reason)
+
     def scrape_intervals(self, intervals: Mapping[str, float]) -> None:
         """Warn about jobs with too few scrapes in the range."""
         seconds = self._query.time_range.total_seconds()
