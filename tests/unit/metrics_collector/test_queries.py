@@ -100,7 +100,8 @@ def test_exporters_lack_scrapes_when_a_range_has_fewer_than_fit_into_it():
     )
     asked = usage_queries(load(), {"average"}, ScrapeSeconds.of({"a": 15.0, "b": 60.0}))
     assert asked.gapped == gapped
-    assert asked.cpu_over_gaps == f"sum without (cpu, mode) ({BUSY} - {BUSY} offset 300s) / ({gapped})"
+    growth = f"sum without (cpu, mode) ({BUSY} - {BUSY} offset 300s) / ({gapped})"
+    assert asked.cpu_over_gaps == f"{growth} unless max without (cpu, mode) (resets({BUSY}[360s]) > 0)"
 
 
 def test_a_percentile_is_of_the_use_between_two_scrapes():

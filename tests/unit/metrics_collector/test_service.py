@@ -385,3 +385,25 @@ def test_all_wrong_variables_are_reported_together():
     with pytest.raises(UsageError) as caught:
         collector_settings(wrong)
     assert {line.partition(":")[0] for line in str(caught.value).splitlines()} == set(wrong)
+
+
+class ScrapingPrometheus(FakePrometheus):
+    """Scrapes between two answers: the amount and the time of the scrape grow together."""
+
+    async def query(self, promql: str) -> Sequence[SampleRow]:
+        rows = await super().query(promql)
+        self.scraped_at += 15
+        self.rates = {node: rate + 15 for node, rate in self.rates.items()}
+        return rows
+
+
+async def test_a_sample_claims_no_scrape_that_its_values_lack():
+    server = ScrapingPrometheus({"a": NOW})
+    measurement = TrafficMeasurement(QUERY, server, inventory_rounds=4)
+    mirrored = MirroredNodes()
+    mirrored.apply(Entry(key=key("node", "a"), data=collector_world.mirrored(node_at("a")), sequence=1, time=datetime.fromtimestamp(NOW, UTC)))
+    found = await measurement.measure(mirrored.names, Reporter(QUERY, RecordingMeter()))
+    sample = found.found.samples["a"]
+    assert sample.sampled_at.timestamp() <= sample.receive
+    asked = traffic_queries(QUERY, ScrapeSeconds(15, 15))
+    assert server.asked.index(asked.young) < server.asked.index(asked.receive)

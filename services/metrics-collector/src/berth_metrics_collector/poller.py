@@ -119,12 +119,15 @@ class TrafficMeasurement:
 
     async def _read(self) -> TrafficValues:
         queries = traffic_queries(self._query, ScrapeSeconds.of(self._inventory.interval))
+        # Before the others: a sample must not claim a scrape that its values lack, and the rate of a young series is
+        # too low if more scrapes are counted than it has.
+        scraped_at, young = await self._values(queries.scraped_at), await self._values(queries.young)
         gapped = await self._values(queries.gapped)
         return TrafficValues(
             receive=await self._values(queries.receive),
             transmit=await self._values(queries.transmit),
-            young=await self._values(queries.young),
-            scraped_at=await self._values(queries.scraped_at),
+            young=young,
+            scraped_at=scraped_at,
             gapped=gapped,
             receive_over_gaps=await self._values(queries.receive_over_gaps) if gapped else {},
             transmit_over_gaps=await self._values(queries.transmit_over_gaps) if gapped else {},
@@ -181,12 +184,15 @@ class UsageMeasurement:
 
     async def _read(self) -> UsageValues:
         queries = usage_queries(self._query, self._statistics, ScrapeSeconds.of(self._intervals))
+        # Before the others: a sample must not claim a scrape that its values lack, and the rate of a young series is
+        # too low if more scrapes are counted than it has.
+        scraped_at, young = await self._values(queries.scraped_at), await self._values(queries.young)
         gapped = await self._values(queries.gapped)
         return UsageValues(
             cpu={statistic: await self._values(promql) for statistic, promql in queries.cpu.items()},
             memory={statistic: await self._values(promql) for statistic, promql in queries.memory.items()},
-            young=await self._values(queries.young),
-            scraped_at=await self._values(queries.scraped_at),
+            young=young,
+            scraped_at=scraped_at,
             gapped=gapped,
             cpu_over_gaps=await self._values(queries.cpu_over_gaps) if gapped else {},
             had_cpu=self._had_cpu,

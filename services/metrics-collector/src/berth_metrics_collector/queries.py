@@ -55,7 +55,7 @@ class TrafficQueries:
     ``scraped_at`` lacks series that have ended. ``rate`` divides by the whole range, though scrapes may cover only part
     of it. ``young`` counts the scrapes of series that did not exist one range ago. ``gapped`` has those that did but
     lack scrapes since, with the seconds from the last scrape then to the last one now. Over these the counter's growth
-    is the rate; it is negative after a reset.
+    is the rate, without rows after a reset.
     """
 
     receive: str
@@ -77,8 +77,10 @@ def traffic_queries(query: BandwidthQuery, scrapes: ScrapeSeconds) -> TrafficQue
         young=_young(received, time_range),
         scraped_at=f"timestamp({received})",
         gapped=gapped,
-        receive_over_gaps=f"({received} - {received} offset {over}) / ({gapped})",
-        transmit_over_gaps=f"({transmitted} - {transmitted} offset {over}) / ({gapped})",
+        receive_over_gaps=f"({received} - {received} offset {over}) / ({gapped}) unless {_resets(received, time_range)}",
+        transmit_over_gaps=(
+            f"({transmitted} - {transmitted} offset {over}) / ({gapped}) unless {_resets(transmitted, time_range)}"
+        ),
     )
 
 
@@ -98,6 +100,11 @@ def _scraped_before(series: str, time_range: timedelta) -> str:
     # Of a Prometheus that was away there are no marks of series' ends: it would show what it knew up to 5 minutes ago.
     look = _seconds(min(time_range, _LONGEST_LOOKBACK))
     return f"count_over_time({series}[{look}] offset {_seconds(time_range)})"
+
+
+def _resets(series: str, time_range: timedelta) -> str:
+    """Since the scrape before the range: a counter may have grown beyond its old value again."""
+    return f"resets({series}[{_seconds(time_range + min(time_range, _LONGEST_LOOKBACK))}]) > 0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +159,10 @@ def usage_queries(query: LoadQuery, statistics: Collection[Statistic], scrapes: 
         young=_young(total, query.time_range),
         scraped_at=f"timestamp({total})",
         gapped=gapped,
-        cpu_over_gaps=f"sum without (cpu, mode) ({busy} - {busy} offset {over}) / ({gapped})",
+        cpu_over_gaps=(
+            f"sum without (cpu, mode) ({busy} - {busy} offset {over}) / ({gapped})"
+            f" unless max without (cpu, mode) ({_resets(busy, query.time_range)})"
+        ),
     )
 
 
