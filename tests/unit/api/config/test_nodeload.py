@@ -160,6 +160,11 @@ def test_what_is_not_taken_of_trimaran_is_refused_with_a_sentence(name):
         ),
         (
             "TargetLoadPacking",
+            "{defaultRequests: {cpu: -2}}",
+            ["defaultRequests.cpu: want 0 or more, got -2"],
+        ),
+        (
+            "TargetLoadPacking",
             "{metricProvider: {type: SignalFx}, targetUtilization: 120, defaultRequestsMultiplier: much}",
             [
                 "metricProvider.type: want KubernetesMetricsServer or Prometheus, got 'SignalFx'",

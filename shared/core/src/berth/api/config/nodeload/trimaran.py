@@ -125,7 +125,8 @@ def _query(args: TrimaranArgs) -> LoadQuery:
 def validate_packing(args: TargetLoadPackingArgs, path: str) -> list[str]:
     problems = _source_problems(args, path)
     try:
-        default_millicores_of(args)
+        if default_millicores_of(args) < 0:
+            problems.append(f"{path}.defaultRequests.cpu: want 0 or more, got {(args.default_requests or {})[CPU]}")
     except QuantityError as exc:
         problems.append(f"{path}.defaultRequests.cpu: {exc}")
     try:
