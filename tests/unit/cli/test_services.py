@@ -3,7 +3,7 @@
 import pytest
 
 from berth.bus.interface import ServiceInstance
-from berth_cli.services import activity, attention, gone, queue_lines, seen
+from berth_cli.services import activity, attention, figures, gone, queue_lines, seen
 
 PROFILES = {"berth": "b1", "late": "l1"}
 
@@ -17,13 +17,13 @@ def service(name, identity="", **stats):
 
 def watcher(identity="watcher-1", **stats):
     leads = {"leading": {"number": 7, "seconds": 65.0}}
-    figures = {
+    figures_of = {
         "queues": {"active": 3, "gated": 2, "backoff": 1, "unschedulable": 20},
         "in_flight": {"late": 64, "berth": 1},
         "window": {"late": 64, "berth": 64},
         "stalled": [],
     }
-    return service("watcher", identity, **{**leads, **figures, **stats})
+    return service("watcher", identity, **{**leads, **figures_of, **stats})
 
 
 def binder(identity="binder-1", **stats):
@@ -162,3 +162,8 @@ def test_a_process_that_has_gone_is_listed_once_unless_it_answers():
     instances = [watcher(gone=missed), service("scorer"), binder(gone=nearer)]
     assert [(each.identity, each.seconds) for each in gone(seen(instances))] == [("s9", 38.0)]
     assert sentences(*instances) == ["scorer s9 has been silent for 38.0 s, and did not stop"]
+
+
+def test_a_collector_says_how_many_samples_it_knows_and_not_of_how_many_queries():
+    stats = {"queries": {"q1": "http://p", "l1": "http://p"}, "known": {"q1": 3, "l1": 2}, "written": 16}
+    assert figures(stats) == "queries 2, known 5, written 16"

@@ -140,11 +140,12 @@ def test_a_deleted_node_is_forgotten():
 class PlayedApi:
     """Answers with these items."""
 
-    def __init__(self, *items: dict) -> None:
+    def __init__(self, *items: dict, status: int = 200) -> None:
         self.items = items
+        self.status = status
 
     async def request(self, _method: str, _path: str) -> Response:
-        return Response(status=200, body=msgspec.json.encode({"items": self.items}))
+        return Response(status=self.status, body=msgspec.json.encode({"items": self.items}))
 
 
 async def test_values_that_cannot_be_used_are_one_line_until_they_are_others():
@@ -169,3 +170,12 @@ async def test_values_that_cannot_be_used_are_one_line_until_they_are_others():
         ),
         ("nodes with values that cannot be used", ["b", "c"], "decoding usage: cpu: want 0 to a petabyte, got -1"),
     ]
+
+
+async def test_without_a_metrics_server_the_reason_asks_for_one():
+    query = LoadQuery(time_range=timedelta(minutes=5))
+    with pytest.raises(SourceError, match="is metrics-server installed") as caught:
+        await MetricsApiMeasurement(query, {"average"}, PlayedApi(status=404)).measure(
+            NodeNames([]), Reporter(query, RecordingMeter())
+        )
+    assert caught.value.cause == "unavailable"

@@ -401,7 +401,14 @@ async def test_a_sample_claims_no_scrape_that_its_values_lack():
     server = ScrapingPrometheus({"a": NOW})
     measurement = TrafficMeasurement(QUERY, server, inventory_rounds=4)
     mirrored = MirroredNodes()
-    mirrored.apply(Entry(key=key("node", "a"), data=collector_world.mirrored(node_at("a")), sequence=1, time=datetime.fromtimestamp(NOW, UTC)))
+    mirrored.apply(
+        Entry(
+            key=key("node", "a"),
+            data=collector_world.mirrored(node_at("a")),
+            sequence=1,
+            time=datetime.fromtimestamp(NOW, UTC),
+        )
+    )
     found = await measurement.measure(mirrored.names, Reporter(QUERY, RecordingMeter()))
     sample = found.found.samples["a"]
     assert sample.sampled_at.timestamp() <= sample.receive

@@ -78,15 +78,17 @@ class MetricsApiMeasurement:
             response = await self._client.request("GET", PATH)
         except ApiUnreachableError as exc:
             raise SourceError(str(exc), cause="unreachable") from exc
+        if response.status == HTTPStatus.NOT_FOUND:
+            raise SourceError(
+                "the API server does not serve metrics.k8s.io: is metrics-server installed?", cause="unavailable"
+            )
         if not response.succeeded:
             raise SourceError(str(refusal("asking metrics.k8s.io", response)), cause=_cause(response.status))
         return response.body
 
 
 def _cause(status: int) -> Cause:
-    """Without metrics-server the path is unknown; with one that does not answer it is unavailable."""
-    is_away = status == HTTPStatus.NOT_FOUND or status >= HTTPStatus.INTERNAL_SERVER_ERROR
-    return "unavailable" if is_away else "refused"
+    return "unavailable" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "refused"
 
 
 class UsedAt(NamedTuple):

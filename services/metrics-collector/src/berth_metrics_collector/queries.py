@@ -77,10 +77,8 @@ def traffic_queries(query: BandwidthQuery, scrapes: ScrapeSeconds) -> TrafficQue
         young=_young(received, time_range),
         scraped_at=f"timestamp({received})",
         gapped=gapped,
-        receive_over_gaps=f"({received} - {received} offset {over}) / ({gapped}) unless {_resets(received, time_range)}",
-        transmit_over_gaps=(
-            f"({transmitted} - {transmitted} offset {over}) / ({gapped}) unless {_resets(transmitted, time_range)}"
-        ),
+        receive_over_gaps=_over_gaps(received, time_range, gapped),
+        transmit_over_gaps=_over_gaps(transmitted, time_range, gapped),
     )
 
 
@@ -100,6 +98,10 @@ def _scraped_before(series: str, time_range: timedelta) -> str:
     # Of a Prometheus that was away there are no marks of series' ends: it would show what it knew up to 5 minutes ago.
     look = _seconds(min(time_range, _LONGEST_LOOKBACK))
     return f"count_over_time({series}[{look}] offset {_seconds(time_range)})"
+
+
+def _over_gaps(counter: str, time_range: timedelta, gapped: str) -> str:
+    return f"({counter} - {counter} offset {_seconds(time_range)}) / ({gapped}) unless {_resets(counter, time_range)}"
 
 
 def _resets(series: str, time_range: timedelta) -> str:

@@ -138,7 +138,9 @@ def figures(stats: Mapping[str, object]) -> str:
 def _short(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.1f}"
-    return f"{len(value)}" if isinstance(value, Mapping) else str(value)
+    if isinstance(value, Mapping):  # a collector's queries, and by query how many samples it knows
+        return str(sum(each if isinstance(each, int) else 1 for each in value.values()))
+    return str(value)
 
 
 def oldest_age(state: StreamState) -> float | None:
