@@ -245,6 +245,14 @@ def test_min_resources_beyond_what_is_free_bind_nobody(bench):
     assert not bench.cache.assumed_pods
 
 
+def test_min_resources_that_bound_members_have_need_not_be_free(bench):
+    group, pods = bench.show_group(4, min_resources={"cpu": "12"}), bench.show_members(4)
+    for pod in pods[:2]:
+        bench.show(on_node(pod, "n1"))
+    bench.bind_all(bench.take_group(bench.plan(group, pods[2:])))
+    assert outcome(bench) == ("bound", "")
+
+
 def test_the_scorers_reasons_are_passed_on_with_a_condition_for_every_member(bench):
     group, pods = bench.show_group(13), bench.show_members(13)
     message = bench.plan(group, pods)

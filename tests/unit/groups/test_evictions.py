@@ -117,6 +117,19 @@ def test_the_least_important_and_youngest_go():
     assert names(evicted(a_question(members(2, cpu="2")), snapshot)) == ["lowest", "young"]
 
 
+def test_of_equal_priority_a_single_pod_goes_before_a_younger_group():
+    snapshot = racks([0])
+    low(snapshot, "single", "r0n0", cpu="2", metadata={"creation_timestamp": "2026-01-01T00:00:00Z"})
+    low(snapshot, "gang-0", "r0n0", cpu="2", group="low", metadata={"creation_timestamp": "2026-01-01T00:00:01Z"})
+    assert names(evicted(a_question(members(1, cpu="2")), snapshot)) == ["single"]
+
+
+def test_more_victims_than_a_message_names_are_not_evicted(full, monkeypatch):
+    monkeypatch.setattr("berth.groups.evictions.MOST_VICTIMS", 4)
+    assert len(names(evicted(a_question(members(4, cpu="1")), full))) == 4
+    assert evicted(a_question(members(5, cpu="1")), full) is None
+
+
 def protect(snapshot: Snapshot, app: str, allowed: int) -> None:
     made = PodDisruptionBudget(
         metadata=ObjectMeta(name=app, namespace="default", uid=app),
