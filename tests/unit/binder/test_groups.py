@@ -23,6 +23,7 @@ from berth_binder.decisions.groupverdict import verdict_after_binding
 from berth_binder.decisions.preemption import eviction_plans
 from berth_binder.events import (
     Ack,
+    BindingAnswer,
     CountTry,
     EvictPods,
     PostBinding,
@@ -94,6 +95,17 @@ def test_each_member_has_its_decision_before_the_group_has_one_and_the_message_i
     assert [type(each) for each in done[-3:]] == [PublishDecision, Ack, RecordGroup]
     assert bench.acked == [1]
     assert [*bench.core.held()] == []
+
+
+def test_the_group_is_decided_once_the_decision_of_its_last_member_is_stored(bench):
+    group, pods = bench.show_group(2), bench.show_members(2)
+    posted = bench.take_group(bench.plan(group, pods))
+    answers = [BindingAnswer(uid=each.pod.uid, status=201) for each in posted if isinstance(each, PostBinding)]
+    first, last = (each for each in bench.core.handle(answers, bench.now) if isinstance(each, PublishDecision))
+    bench.run([first])
+    assert bench.of_group == []
+    bench.run([last])
+    assert outcome(bench) == ("bound", "")
 
 
 def test_members_of_two_classes_are_rehearsed_once_each(bench):
