@@ -19,7 +19,15 @@ from berth.api.trimming import as_placed
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import RankOptions, check, rank
 from berth.framework.equivalencecache import EquivalenceCache
-from berth.framework.interface import FilterPlugin, LivePlugin, NormalizePlugin, Reads, RowChanges
+from berth.framework.interface import (
+    FilterPlugin,
+    KeyedPlugin,
+    LivePlugin,
+    NormalizePlugin,
+    Reads,
+    RowChanges,
+    ScorePlugin,
+)
 from berth.framework.profile import Profile, WeightedScore
 from berth.framework.status import SUCCESS, Status
 from berth.messages.subjects import Attempt, Term, Uid
@@ -226,6 +234,49 @@ def test_a_plugin_that_reads_more_than_its_row_is_never_cached():
     for number in range(3):
         rank(pod_requesting(f"p{number}"), snapshot, profile, attempt=first_attempt(pod_requesting()))
     assert plugin.evaluated == ["n0"] * 3
+
+
+class ByTier(KeyedPlugin, ScorePlugin):
+    """Scores by a label of the pod."""
+
+    name = "ByTier"
+    reads = Reads.NODE
+
+    def __init__(self) -> None:
+        self.scored: list[str] = []
+
+    def pod_key(self, pod):
+        return (pod.metadata.labels or {}).get("tier", [])
+
+    def score(self, state, pod, node):
+        self.scored.append(pod.metadata.name)
+        return 100 if pod.metadata.labels["tier"] == node.name else 0
+
+
+def in_tier(name: str, tier: str) -> Pod:
+    pod = pod_requesting(name)
+    return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, labels={"tier": tier}))
+
+
+def test_pods_with_an_equal_spec_and_other_keys_share_no_answer():
+    plugin, snapshot = ByTier(), Snapshot()
+    profile = profile_of(plugin)
+    for name in ("n0", "n1"):
+        snapshot.set_node(a_node(name))
+
+    def best(name: str, tier: str) -> str:
+        pod = in_tier(name, tier)
+        return rank(pod, snapshot, profile, attempt=first_attempt(pod)).candidates[0].node
+
+    assert [best("a", "n0"), best("b", "n1"), best("c", "n0"), best("d", "n1")] == ["n0", "n1", "n0", "n1"]
+    assert plugin.scored == ["a", "a", "b", "b"]
+
+
+def test_a_key_without_a_hash_is_a_failure_of_its_plugin():
+    snapshot, pod = Snapshot(), pod_requesting()
+    snapshot.set_node(a_node("n0"))
+    error = rank(pod, snapshot, profile_of(ByTier()), attempt=first_attempt(pod)).error
+    assert error.startswith('running PodKey plugin "ByTier": TypeError')
 
 
 def test_the_number_of_cached_classes_is_bounded(monkeypatch: pytest.MonkeyPatch):

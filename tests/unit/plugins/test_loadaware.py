@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import timedelta
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from berth.api.config.load import load
 from berth.api.config.nodeload.koordinator import (
@@ -17,14 +20,16 @@ from berth.api.config.nodeload.koordinator import (
 from berth.api.config.presets import DEFAULT
 from berth.api.pod import Pod
 from berth.cluster.snapshot import Snapshot
-from berth.framework.cycle import check
+from berth.framework.cycle import check, rank
 from berth.framework.events import Action, ClusterEvent, LiveDataUpdate, Resource
 from berth.messages.livedata import LiveSource, NodeSample, encode_sample
-from berth.plugins.nodeload.koordinator import FACTORY, LoadAwareScheduling, priority_class
+from berth.plugins.nodeload.koordinator import FACTORS, FACTORY, LoadAwareScheduling, priority_class
 from berth.plugins.registry import BUILT_IN
 from berth.profiles.configuration import profiles_of
 from harness.builders.loads import NOW, labelled, measured, percents, points, using
+from harness.builders.objects import a_node, first_attempt
 from harness.builders.profiles import profile_of
+from harness.plugins.long_runs import often
 from harness.worlds.queueing_hints import may_help
 
 WEB = using(cpu="1", memory="1Gi")  # estimated at 850 millicores and 0.7 GiB: 8.5 % and 7 % of a node
@@ -165,6 +170,103 @@ def test_the_class_of_a_pod(spec, labels, expected):
 
 def test_a_pod_without_requests_is_of_batch():
     assert priority_class(using()) == "koord-batch"
+
+
+# What is kept by class and key.
+
+KEPT = [
+    pytest.param(args(), id="thresholds"),
+    pytest.param(args(usage_thresholds={"cpu": 0, "memory": 0}, dominant_resource_weight=2), id="score alone"),
+    pytest.param(
+        args(prod_usage_thresholds={"cpu": 45}, score_according_prod_usage=True, prod_usage_include_sys=True), id="prod"
+    ),
+    pytest.param(
+        args(
+            aggregated=msgspec.structs.replace(P95, score_aggregation_type="p90"),
+            estimated_seconds_after_initialized=50,
+        ),
+        id="percentiles",
+    ),
+    pytest.param(args(allow_customize_estimation=True), id="annotations"),
+]
+NAMES = "abc"
+# Of one spec but for the fourth: what differs besides is read by this plugin alone.
+PODS = [
+    using("prod", cpu="1", memory="1Gi", **{"kubernetes.io/batch-cpu": "4000"}),
+    labelled(
+        using("batch", cpu="1", memory="1Gi", **{"kubernetes.io/batch-cpu": "4000"}),
+        **{"koordinator.sh/qosClass": "BE"},
+    ),
+    msgspec.structs.replace(
+        using("own", cpu="1", memory="1Gi", **{"kubernetes.io/batch-cpu": "4000"}),
+        metadata=msgspec.structs.replace(using("own").metadata, annotations={FACTORS: '{"cpu": 10}'}),
+    ),
+    using("larger", cpu="3", memory="1Gi", **{"kubernetes.io/batch-cpu": "4000"}),
+]
+histories = st.lists(
+    st.one_of(
+        st.tuples(st.just("node"), st.sampled_from(NAMES), st.booleans()),
+        st.tuples(st.just("pod"), st.sampled_from(NAMES), st.integers(0, 7), st.none() | st.integers(-400, 0)),
+        st.tuples(st.just("sample"), st.sampled_from(NAMES), st.none() | st.integers(0, 90), st.integers(0, 150)),
+        st.tuples(st.just("time"), st.integers(1, 100)),
+    ),
+    max_size=20,
+)
+
+
+@pytest.mark.parametrize("how", KEPT)
+@settings(max_examples=often(20))
+@given(history=histories)
+def test_what_is_kept_never_changes_a_ranking_and_pods_with_other_keys_share_no_score(how, history):
+    snapshot, profile = (
+        cluster(how, **dict.fromkeys(NAMES, percents(30, 30, p90=4000.0))),
+        profile_of(FACTORY.build(how)),
+    )
+    for event in history:
+        for pod in PODS:
+            new = rank(pod, snapshot.copied(), profile_of(FACTORY.build(how)), attempt=first_attempt(pod))
+            assert rank(pod, snapshot, profile, attempt=first_attempt(pod)) == new
+        happen(event, snapshot, how)
+
+
+def happen(event: tuple, snapshot: Snapshot, how: LoadAwareSchedulingArgs) -> None:
+    match event:
+        case ("node", name, True):
+            snapshot.set_node(a_node(name, cpu="10", memory="10Gi"))
+        case ("node", name, False):
+            snapshot.remove_node(name)
+        case ("pod", name, number, since):
+            like = PODS[number % 4]
+            metadata = msgspec.structs.replace(like.metadata, name=f"p{number}", uid=f"p{number}")
+            snapshot.remove_pod(f"p{number}")
+            placed = msgspec.structs.replace(like, metadata=metadata)
+            snapshot.place(placed, name, bound_at=None if since is None else snapshot.live.now + since)
+        case ("sample", name, cpu, ago):
+            ago += NOW - snapshot.live.now
+            sample = None if cpu is None else percents(cpu, 90 - cpu, ago=ago, p90=100.0 * cpu, p95=105.0 * cpu)
+            for reading in readings_of(how):
+                snapshot.live.set_sample(reading.query.token, name, sample)
+        case ("time", seconds):
+            snapshot.live.observe_time(snapshot.live.now + seconds)
+
+
+def test_nodes_are_not_scored_again_for_a_pod_of_a_known_key():
+    plugin = LoadAwareScheduling(args())
+    scored = Counter[str]()
+    vector_form = plugin.score_all
+
+    def counted(state, pod, nodes):
+        scored[pod.metadata.name] += len(nodes)
+        return vector_form(state, pod, nodes)
+
+    plugin.score_all = counted
+    snapshot, profile = cluster(args(), a=percents(30, 30), b=percents(30, 30)), profile_of(plugin)
+    for number in range(3):
+        for like in PODS[:2]:
+            metadata = msgspec.structs.replace(like.metadata, uid=f"{like.metadata.name}-{number}")
+            pod = msgspec.structs.replace(like, metadata=metadata)
+            rank(pod, snapshot, profile, attempt=first_attempt(pod))
+    assert scored == {"prod": 2, "batch": 2}
 
 
 # Filter.

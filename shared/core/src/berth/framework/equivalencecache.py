@@ -1,12 +1,13 @@
 """The equivalence cache: answers of row-local plugins per class of pods with an equal spec (docs/design.md, 5).
 
+Where plugins read more of a pod than its spec (``KeyedPlugin``), pods of a class with different keys are kept apart.
 Only rows that changed since the class's last cycle are evaluated again. The cache never changes a result.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
@@ -40,6 +41,7 @@ from berth.framework.plugincalls import (
     highest,
     run_filter,
     run_filter_on_all,
+    run_pod_keys,
     run_pre_filter,
     run_pre_score,
     run_row_changes,
@@ -83,7 +85,7 @@ class EquivalenceCache:
         self.profile = profile
         reading_pods = [score for score in profile.local_scores if score in profile.scores_that_read_pods]
         self._row_bytes = 2 + 4 * len(profile.local_filters) + 8 * (len(profile.local_scores) + len(reading_pods))
-        self._classes: OrderedDict[EquivalenceClass, ClassResults] = OrderedDict()
+        self._classes: OrderedDict[tuple[EquivalenceClass, Hashable], ClassResults] = OrderedDict()
         self._spec_bytes = 0
 
     @classmethod
@@ -96,33 +98,34 @@ class EquivalenceCache:
 
     @property
     def bound(self) -> int:
-        """The number of classes kept."""
+        """The number of classes kept; those with several keys count as many."""
         return max(_MIN_CLASSES, _MAX_BYTES // (self._row_bytes * self.snapshot.columns.capacity))
 
     def results_of(self, pod: Pod) -> ClassResults:
-        """The results of the pod's class; for an uncached class, row-local PreFilter plugins run first.
+        """The results of the pod's class and keys; for uncached ones, row-local PreFilter plugins run first.
 
         Raises:
             PluginFailure: one of them failed; the class is not cached.
         """
         pod_class = self.snapshot.class_of(pod)
+        key = pod_class, run_pod_keys(self.profile.keyed, pod)
         traits = pod_class.traits | self.snapshot.traits_of_nodes
-        results = self._classes.get(pod_class)
+        results = self._classes.get(key)
         classes = self.snapshot.version_of_classes if traits & _EXTENDED_RESOURCES else 0
         if results is not None and (results.traits, results.device_classes) != (traits, classes):
             # Other plugins are left out now, or other classes serve the pod's extended resources.
-            del self._classes[pod_class]
+            del self._classes[key]
             self._spec_bytes -= len(pod_class.key)
             results = None
         if results is None:
-            results = self._classes[pod_class] = ClassResults(self, pod, pod_class, traits)
+            results = self._classes[key] = ClassResults(self, pod, pod_class, traits)
             results.device_classes = classes
             self._spec_bytes += len(pod_class.key)
             while len(self._classes) > self.bound or (self._spec_bytes > _MAX_SPEC_BYTES and len(self._classes) > 1):
-                dropped, _ = self._classes.popitem(last=False)
+                (dropped, _), _ = self._classes.popitem(last=False)
                 self._spec_bytes -= len(dropped.key)
         else:
-            self._classes.move_to_end(pod_class)
+            self._classes.move_to_end(key)
         return results
 
 

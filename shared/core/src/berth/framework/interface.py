@@ -29,7 +29,7 @@ Guarantees:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -69,7 +69,7 @@ class Reads(Flag):
     A plugin that reads only the pod's spec (without volumes) and the row in question is *row-local*: its answers are
     cached for the whole equivalence class, and only changed rows are evaluated again. Its PreFilter and PreScore run
     once a class and may not read the Snapshot. Its NormalizeScore runs again after a change of raw scores or feasible
-    nodes.
+    nodes. A KeyedPlugin is row-local too if it reads more of the pod.
     """
 
     SPEC = 0  # only the pod's spec and the node's name
@@ -125,6 +125,17 @@ class Plugin(ABC):
     def reads_pods(self) -> bool:
         """Whether the answers for a row may change with its pods. Cached as well."""
         return Reads.PODS in self.reads
+
+
+class KeyedPlugin(Plugin):
+    """A row-local plugin that reads more of the pod than its spec, such as labels. Answers are cached for each key."""
+
+    @abstractmethod
+    def pod_key(self, pod: Pod) -> Hashable:
+        """All that it reads of the pod beside the spec: pods with an equal spec and key get equal answers.
+
+        Called in each cycle, and for the members of a group. Each different key is another class in the cache.
+        """
 
 
 class PreEnqueuePlugin(Plugin):

@@ -28,6 +28,7 @@ from berth.framework.interface import (
     ClaimPreEnqueuePlugin,
     ExplainingPlugin,
     FilterPlugin,
+    KeyedPlugin,
     LivePlugin,
     NormalizePlugin,
     Permission,
@@ -125,6 +126,17 @@ def with_plugin_name(plugin: Plugin, point: str, status: Status) -> Status:
 
 
 # One function for each extension point. All raise PluginFailure.
+
+
+def run_pod_keys(plugins: Sequence[KeyedPlugin], pod: Pod) -> tuple[Hashable, ...]:
+    """All that these plugins read of the pod beside its spec."""
+
+    def key_of(plugin: KeyedPlugin) -> Hashable:
+        key = plugin.pod_key(pod)
+        hash(key)  # here, so that a key without a hash is the plugin's failure
+        return key
+
+    return tuple([call(plugin, "PodKey", key_of, object, plugin) for plugin in plugins]) if plugins else ()
 
 
 def run_pre_filter(plugin: PreFilterPlugin, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:

@@ -38,6 +38,7 @@ from berth.framework.interface import (
     EnqueueExtensions,
     ExplainingPlugin,
     FilterPlugin,
+    KeyedPlugin,
     NormalizePlugin,
     PermitPlugin,
     Plugin,
@@ -207,6 +208,8 @@ class Profile:
     local_filters: tuple[FilterPlugin, ...] = field(init=False)
     local_pre_scores: tuple[PreScorePlugin, ...] = field(init=False)
     local_scores: tuple[WeightedScore, ...] = field(init=False)
+    # Those of them that read more of the pod than its spec.
+    keyed: tuple[KeyedPlugin, ...] = field(init=False)
     # The score plugins whose score another pod on a node may change.
     scores_that_read_pods: tuple[WeightedScore, ...] = field(init=False)
     weights: dict[str, int] = field(init=False)
@@ -250,6 +253,8 @@ class Profile:
         self.allocating = tuple(plugin for plugin in self.filters if isinstance(plugin, AllocatingPlugin))
         self.local_pre_scores = tuple(plugin for plugin in self.pre_scores if plugin.is_row_local)
         self.local_scores = tuple(score for score in self.scores if score.plugin.is_row_local)
+        local = dict.fromkeys(plugin for plugin in self._ranking if plugin.is_row_local)
+        self.keyed = tuple(plugin for plugin in local if isinstance(plugin, KeyedPlugin))
         self.scores_that_read_pods = tuple(
             score
             for score in self.scores
@@ -283,7 +288,7 @@ class Profile:
         return known
 
     def is_row_local_for(self, traits: int) -> bool:
-        """Whether no plugin of a cycle looks beyond a row for pods with these traits: their labels do not matter."""
+        """Whether no plugin of a cycle looks beyond a row for pods with these traits: of labels only keys matter."""
         left_out = self.left_out(traits)
         return all(plugin.is_row_local or plugin.name in left_out for plugin in self._ranking)
 

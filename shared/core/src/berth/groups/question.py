@@ -18,6 +18,7 @@ from berth.cluster.pods import EquivalenceClass, Trait, has_source
 from berth.cluster.snapshot import Snapshot
 from berth.cluster.topologycounts import label_items
 from berth.framework.extending import Extension
+from berth.framework.plugincalls import run_pod_keys
 from berth.framework.profile import Profile
 from berth.groups.workspace import Workspace
 from berth.messages.subjects import Attempt
@@ -102,7 +103,7 @@ def measured(number: int, pods: list[Pod], workspace: Workspace, extension: Exte
         number=number,
         pod_class=pod_class,
         pods=pods,
-        runs=_runs(pods, workspace),
+        runs=workspace.guarded(first, lambda: _runs(pods, workspace)),
         share=_dominant_share(pod_class.requests.amounts, snapshot),
         follows=bool(terms.at(AffinityTermKind.REQUIRED_AFFINITY)),
         feasible=workspace.guarded(first, lambda: cycle.feasible().mask) & (True if extension is None else static),
@@ -131,7 +132,7 @@ def _alike(pod: Pod, profile: Profile, traits: int) -> object:
     if spec.resource_claims or any(map(has_source, spec.volumes or ())) or pod.status.nominated_node_name:
         return pod.uid
     if profile.is_row_local_for(traits):
-        return traits
+        return traits, run_pod_keys(profile.keyed, pod)
     owners = tuple((owner.kind, owner.uid) for owner in metadata.owner_references or ())
     annotations = label_items(metadata.annotations)
     return traits, label_items(metadata.labels), annotations, owners

@@ -19,6 +19,7 @@ It differs where theirs is wrong or berth knows less:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from typing import ClassVar, Final
@@ -47,11 +48,12 @@ from berth.cluster.nodes import Nodes
 from berth.cluster.pods import PlacedPod
 from berth.cluster.snapshot import Snapshot
 from berth.decoding import MALFORMED
+from berth.framework.interface import KeyedPlugin, RowChanges
 from berth.framework.status import CycleState
 from berth.plugins.factory import PluginFactory
 from berth.plugins.nodeload.estimates import ClassEstimates, Estimate, scaled
-from berth.plugins.nodeload.loads import Amount, Measured, NodeLoads, PodEstimate, RowSums
-from berth.plugins.nodeload.scoring import LoadFilter, LoadLimit, Loads, LoadScore, source_of
+from berth.plugins.nodeload.loads import Amount, Measured, NodeLoads, PodEstimate, RowLog, RowSums
+from berth.plugins.nodeload.scoring import LoadFilter, LoadLimit, Loads, LoadScore, Usage, source_of
 
 PRIORITY_CLASS_LABEL: Final = "koordinator.sh/priority-class"
 QOS_CLASS_LABEL: Final = "koordinator.sh/qosClass"
@@ -83,7 +85,7 @@ Factors = tuple[tuple[MeasuredResource, int], ...]
 _decode_factors: Final = msgspec.json.Decoder(dict[str, int]).decode
 
 
-class LoadAwareScheduling(LoadScore):
+class LoadAwareScheduling(LoadScore, KeyedPlugin):
     """Prefers nodes with much unused CPU and memory, as Koordinator's plugin does."""
 
     name: ClassVar[str] = NAME
@@ -95,18 +97,38 @@ class LoadAwareScheduling(LoadScore):
         factors = factors_of(args.estimated_scaling_factors)
         self._factors: Factors = tuple(factors.items())
         self._estimates: dict[tuple[str, Factors], ClassEstimates] = {}  # by class and factors
+        self._last: tuple[Pod | None, ClassEstimates] = None, ClassEstimates(scaled(factors))
+        self._last_placed: tuple[PlacedPod | None, Estimate] = None, ()
+        self._score_reading = score_reading(args)
         self.resources = MEASURED if self._dominant else tuple(self._weights)
         self.live_sources = frozenset(map(source_of, readings_of(args)))
+
+    def pod_key(self, pod: Pod) -> Hashable:
+        """What labels and annotations decide: which estimates, loads and limit count for the pod."""
+        return priority_class(pod), self._factors_of(pod)
+
+    def row_changes(self, snapshot: Snapshot, since: int) -> RowChanges:
+        self._refresh(snapshot)
+        return self._log(snapshot).since(since)
+
+    def _refresh(self, snapshot: Snapshot) -> None:
+        """All loads that the plugin may read."""
+        self._loads(snapshot, self._score_reading)
+        if self._args.score_according_prod_usage:
+            self._prod_loads(snapshot)
+
+    def _log(self, snapshot: Snapshot) -> RowLog:
+        return snapshot.derived((self, RowLog), RowLog)
 
     def loads_for(self, pod: Pod, snapshot: Snapshot) -> NodeLoads:
         if self._args.score_according_prod_usage and priority_class(pod) == PROD:
             return self._prod_loads(snapshot)
-        return self._loads(snapshot, score_reading(self._args))
+        return self._loads(snapshot, self._score_reading)
 
     def _loads(self, snapshot: Snapshot, reading: LoadReading) -> NodeLoads:
         loads = snapshot.derived(
-            (self, reading),
-            lambda: NodeLoads(snapshot, reading, self._of_placed, hold_seconds=self._hold_seconds),
+            (self, reading is self._score_reading),  # there are two at most; a reading takes long to hash
+            lambda: NodeLoads(snapshot, reading, self._of_placed, hold_seconds=self._hold, log=self._log(snapshot)),
         )
         loads.refresh()
         return loads
@@ -118,12 +140,19 @@ class LoadAwareScheduling(LoadScore):
                 snapshot,
                 usual_reading(self._args),
                 self._of_placed,
-                hold_seconds=self._hold_seconds,
+                hold_seconds=self._hold,
                 include_sys=self._args.prod_usage_include_sys,
+                log=self._log(snapshot),
             ),
         )
         loads.refresh()
         return loads
+
+    @property
+    def _hold(self) -> Callable[[Pod], float] | None:
+        args = self._args
+        holds = args.estimated_seconds_after_pod_scheduled or args.estimated_seconds_after_initialized
+        return self._hold_seconds if holds or args.allow_customize_estimation else None
 
     def _hold_seconds(self, pod: Pod) -> float:
         scheduled = self._args.estimated_seconds_after_pod_scheduled
@@ -134,21 +163,36 @@ class LoadAwareScheduling(LoadScore):
         return float(max(scheduled, initialized))
 
     def _of_placed(self, placed: PlacedPod) -> Estimate:
-        return self._of(placed.pod).of_placed(placed)
+        # Newcomers of one node are mostly of one workload, of whose pods equal parts are kept once.
+        last, amounts = self._last_placed
+        if last is not None and placed.pod_class is last.pod_class:
+            own, others = placed.pod.metadata, last.pod.metadata
+            if own.labels is others.labels and own.annotations is others.annotations:
+                return amounts
+        amounts = self._of(placed.pod).of_placed(placed)
+        self._last_placed = placed, amounts
+        return amounts
 
     def estimate(self, state: CycleState, pod: Pod) -> Estimate:
         return self._of(pod).of(state.pod_class)
 
-    def _of(self, pod: Pod) -> ClassEstimates:
-        name, factors = priority_class(pod), self._factors
+    def _factors_of(self, pod: Pod) -> Factors:
         if self._args.allow_customize_estimation and pod.metadata.annotations:
-            factors = tuple({**dict(factors), **annotated_factors(pod)}.items())
+            return tuple({**dict(self._factors), **annotated_factors(pod)}.items())
+        return self._factors
+
+    def _of(self, pod: Pod) -> ClassEstimates:
+        last, known_for_it = self._last
+        if pod is last:
+            return known_for_it
+        name, factors = priority_class(pod), self._factors_of(pod)
         key = (name if name in _REQUESTED else "", factors)
         known = self._estimates.get(key)
         if known is None:
             if len(self._estimates) >= _MOST_ESTIMATES:
                 self._estimates.clear()
             known = self._estimates[key] = ClassEstimates(scaled(dict(factors), _REQUESTED.get(name)))
+        self._last = pod, known
         return known
 
     def points(self, pod: Pod, nodes: Nodes, loads: Loads) -> Amount:
@@ -161,14 +205,39 @@ class LoadAwareScheduling(LoadScore):
             total += self._dominant * np.minimum.reduce(list(free.values()))
         return np.floor(total / (weights + self._dominant))
 
+    def points_of(self, row: int, loads: NodeLoads, usages: Mapping[MeasuredResource, Usage]) -> float:
+        del row, loads
+        free = {
+            each: max(math.floor((allocatable - used) * 100 / allocatable), 0)
+            for each, (used, allocatable) in usages.items()
+        }
+        total, weights = 0, self._dominant
+        for resource, weight in self._weights.items():
+            if resource in free:
+                total += weight * free[resource]
+                weights += weight
+        if self._dominant:
+            total += self._dominant * min(free.values())
+        return total // weights
+
 
 class FilteringLoadAwareScheduling(LoadAwareScheduling, LoadFilter):
     """Prefers nodes with much unused CPU and memory, and refuses those above its thresholds, as Koordinator's does."""
 
     def __init__(self, args: LoadAwareSchedulingArgs) -> None:
         super().__init__(args)
-        self._limit = LoadLimit(percents=thresholds_of(args), reading=filter_reading(args))
+        reading = filter_reading(args)
+        if reading == self._score_reading:
+            reading = self._score_reading  # so that both read the same loads
+        self._limit = LoadLimit(percents=thresholds_of(args), reading=reading)
         self._prod_limit = LoadLimit(percents=prod_thresholds_of(args), reading=usual_reading(args))
+
+    def _refresh(self, snapshot: Snapshot) -> None:
+        super()._refresh(snapshot)
+        if self._limit.reading is not self._score_reading:
+            self._loads(snapshot, self._limit.reading)
+        if self._prod_limit.percents:
+            self._prod_loads(snapshot)
 
     def limit_for(self, pod: Pod) -> LoadLimit:
         return self._prod_limit if self._has_prod_limit(pod) else self._limit
@@ -194,14 +263,15 @@ class ProdLoads(NodeLoads):
 
     _moves_with_pods = True
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - as those of NodeLoads, and whose part it is
         self,
         snapshot: Snapshot,
         reading: LoadReading,
         estimate: PodEstimate,
         *,
-        hold_seconds: Callable[[Pod], float],
+        hold_seconds: Callable[[Pod], float] | None,
         include_sys: bool,
+        log: RowLog,
     ) -> None:
         def of_prod(placed: PlacedPod) -> Estimate | None:
             return estimate(placed) if priority_class(placed.pod) == PROD else None
@@ -215,7 +285,7 @@ class ProdLoads(NodeLoads):
                 found.append((*of_all, *(of_all if is_prod else (0.0,) * len(of_all))))
             return found
 
-        super().__init__(snapshot, reading, of_prod, hold_seconds=hold_seconds)
+        super().__init__(snapshot, reading, of_prod, hold_seconds=hold_seconds, log=log)
         self._include_sys = include_sys
         self._shown = RowSums(snapshot, 2 * len(MEASURED), shown)  # of all pods, then of koord-prod
         self._sums.append(self._shown)

@@ -8,7 +8,7 @@ the nodes are known, nothing is known (``is_enough``).
 
 Sums by row are kept up to date: a change of a row's pods costs these pods, a sample costs nothing where all estimates
 have faded. Rows of unknown nodes are summed again at each step, because there the estimate fades with the clock.
-Readers that keep results by row ask which loads have changed (``changed_since``).
+Readers that keep results by row ask which loads have changed (``RowLog``).
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from berth.api.pod import Pod
 from berth.cluster.columns import grown
 from berth.cluster.pods import PlacedPod
 from berth.cluster.snapshot import Snapshot
+from berth.framework.interface import RowChanges
 from berth.plugins.nodeload.estimates import Estimate
 
 Amount = npt.NDArray[np.float64]
@@ -67,6 +68,41 @@ class Measured:
         return 0 < self.nodes <= 2 * self.count
 
 
+class RowLog:
+    """Which rows have changed at which version."""
+
+    def __init__(self) -> None:
+        self.version = 0  # increases with each change
+        self._changed: dict[int, int] = {}  # row to the version that changed it last, in that order
+        self._last_changed: Collection[int] = ()  # by the last version
+        self._all_changed = 0  # the last version that may have changed every row
+
+    def note(self, rows: Collection[int]) -> None:
+        self.version += 1
+        self._last_changed = rows
+        for row in rows:
+            self._changed.pop(row, None)
+            self._changed[row] = self.version
+
+    def note_all(self) -> None:
+        self.version += 1
+        self._all_changed = self.version
+        self._changed.clear()
+
+    def since(self, version: int) -> RowChanges:
+        """The rows that have changed after a version; None if every row may have."""
+        rows: Collection[int] | None
+        if version < self._all_changed:
+            rows = None
+        elif version == self.version:
+            rows = ()
+        elif version == self.version - 1:
+            rows = self._last_changed
+        else:
+            rows = [row for row, _ in takewhile(lambda item: item[1] > version, reversed(self._changed.items()))]
+        return RowChanges(self.version, rows)
+
+
 class Line(NamedTuple):
     """What an explanation says of a row, while less than ``fresh_seconds`` have passed since ``sampled_at``."""
 
@@ -97,8 +133,12 @@ class NodeLoads:
         estimate: PodEstimate,
         *,
         hold_seconds: Callable[[Pod], float] | None = None,
+        log: RowLog | None = None,
     ) -> None:
-        """``hold_seconds``: for how long the estimate of a pod does not fade; without it, 0."""
+        """``hold_seconds``: for how long the estimate of a pod does not fade; without it, 0.
+
+        ``log``: of the rows whose load has changed, for all loads that a reader reads.
+        """
         self._snapshot = snapshot
         self._statistic = reading.statistic
         self._samples = snapshot.live.samples(reading.query.token)
@@ -117,10 +157,7 @@ class NodeLoads:
         self._seen = self._sampled = self._step = -1
         self._step_began = -math.inf
         self._now = self._expires = -math.inf
-        self.version = 0  # increases when the load of a row has changed
-        self._changed: dict[int, int] = {}  # row to the version that changed it last, in that order
-        self._last_changed: Collection[int] = ()  # by the last version
-        self._all_changed = 0  # the last version that may have changed every row
+        self.log = RowLog() if log is None else log
         self.lines: dict[int, Line] = {}  # what explanations say of rows, until these change
 
     def refresh(self) -> None:
@@ -161,27 +198,12 @@ class NodeLoads:
 
     def _note(self, rows: Collection[int] | None) -> None:
         if rows is None or len(rows) > self._snapshot.size * _MANY:
-            self.version += 1
-            self._all_changed = self.version
-            self._changed.clear()
+            self.log.note_all()
             self.lines.clear()
         elif rows:
-            self.version += 1
-            self._last_changed = rows
+            self.log.note(rows)
             for row in rows:
-                self._changed.pop(row, None)
-                self._changed[row] = self.version
                 self.lines.pop(row, None)
-
-    def changed_since(self, version: int) -> Collection[int] | None:
-        """The rows whose load has changed after a version; None if every row's may have."""
-        if version < self._all_changed:
-            return None
-        if version == self.version:
-            return ()
-        if version == self.version - 1:
-            return self._last_changed
-        return [row for row, _ in takewhile(lambda item: item[1] > version, reversed(self._changed.items()))]
 
     def _fade(self) -> list[int]:
         """Estimates fade up to each sample, on unknown nodes up to this step. The rows whose estimates changed."""

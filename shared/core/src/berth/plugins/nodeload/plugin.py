@@ -30,7 +30,7 @@ from berth.cluster.snapshot import Snapshot
 from berth.plugins.factory import PluginFactory
 from berth.plugins.nodeload.estimates import scaled
 from berth.plugins.nodeload.loads import Amount, NodeLoads
-from berth.plugins.nodeload.scoring import LoadFilter, LoadLimit, Loads, OneReadingScore
+from berth.plugins.nodeload.scoring import LoadFilter, LoadLimit, Loads, OneReadingScore, Usage
 
 Value = TypeVar("Value", float, Amount)
 
@@ -46,9 +46,9 @@ class NodeLoad(OneReadingScore):
         scored = MEASURED if self._balance else tuple(self._weights)
         super().__init__(reading_of(args), scored, scaled(factors_of(args.estimated_scaling_factors)))
 
-    def points_of(self, row: int, loads: NodeLoads, shares: Mapping[MeasuredResource, float]) -> float:
+    def points_of(self, row: int, loads: NodeLoads, usages: Mapping[MeasuredResource, Usage]) -> float:
         del row, loads
-        return self._points({resource: min(share, 1.0) for resource, share in shares.items()})
+        return self._points({resource: min(used / total, 1.0) for resource, (used, total) in usages.items()})
 
     def points(self, pod: Pod, nodes: Nodes, loads: Loads) -> Amount:
         del pod

@@ -35,6 +35,9 @@ from berth.messages.livedata import BANDWIDTH, LiveSource, MeasuredUsage, decode
 from berth.plugins.nodeload.estimates import ClassEstimates, Estimate
 from berth.plugins.nodeload.loads import Amount, Line, Measured, NodeLoads
 
+# Of one node: what it would use with the pod, and what it has.
+Usage = tuple[float, float]
+
 # In texts for people.
 WORDS: Final[Mapping[MeasuredResource, str]] = {"cpu": "CPU", "memory": "memory"}
 TOO_MUCH: Final = "node(s) had too much {} in use"
@@ -50,8 +53,10 @@ def source_of(reading: LoadReading) -> LiveSource:
     return LiveSource(bucket=BANDWIDTH, name=reading.query.token)
 
 
-class LoadScore(VectorScorePlugin, VectorExplainingPlugin):
+class LoadScore(VectorScorePlugin, VectorExplainingPlugin, LivePlugin):
     """A score by measured load. Plugins say for which resources, by which loads and formula."""
+
+    reads = Reads.NODE | Reads.PODS
 
     # The resources that the formula reads.
     resources: Sequence[MeasuredResource]
@@ -68,18 +73,26 @@ class LoadScore(VectorScorePlugin, VectorExplainingPlugin):
     def points(self, pod: Pod, nodes: Nodes, loads: Loads) -> Amount:
         """float64[nodes], 0..100, of which the whole numbers count."""
 
+    @abstractmethod
+    def points_of(self, row: int, loads: NodeLoads, usages: Mapping[MeasuredResource, Usage]) -> float:
+        """The points of one row, as ``points``; ``usages``: of each resource that is known."""
+
     def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
-        row = np.array([node.row])
-        return int(self._score_all(state, pod, Nodes(node.snapshot, row), pods=1 + node.others)[0])
+        # In plain numbers: every cycle scores the last pod's row, and arrays of one element take four times as long.
+        row, pods, estimate = node.row, 1 + node.others, self.estimate(state, pod)
+        loads = self.loads_for(pod, node.snapshot)
+        usages: dict[MeasuredResource, Usage] = {}
+        for resource, place, measured, newcomers, allocatable in loads.terms(self.resources):
+            used = measured.item(row) + newcomers.item(row) + pods * estimate[place]
+            usages[resource] = used, allocatable.item(row)
+        return int(self.points_of(row, loads, usages) + ROUNDING) if usages else 0
 
     def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
         """Pods that a view shows beside count with the whole estimate, as a pod that was just placed."""
-        return self._score_all(state, pod, nodes, pods=1 + nodes.others)
-
-    def _score_all(self, state: CycleState, pod: Pod, nodes: Nodes, *, pods: Amount | int) -> Scores:
         terms, estimate = self.loads_for(pod, nodes.snapshot).terms(self.resources), self.estimate(state, pod)
         if not terms:
             return np.zeros(len(nodes), dtype=np.int64)
+        pods = 1 + nodes.others
         used, allocatable = {}, {}
         for term in terms:
             with_pods = nodes.take(term.measured) + nodes.take(term.newcomers)
@@ -111,10 +124,8 @@ class LoadScore(VectorScorePlugin, VectorExplainingPlugin):
         return [f"{line}; {left_out}" for line in lines] if left_out else lines
 
 
-class OneReadingScore(LoadScore, LivePlugin):
-    """A score with one reading and one estimate for all pods of an equivalence class, kept for each class."""
-
-    reads = Reads.NODE | Reads.PODS
+class OneReadingScore(LoadScore):
+    """A score with one reading and one estimate for all pods of an equivalence class."""
 
     def __init__(
         self,
@@ -136,23 +147,8 @@ class OneReadingScore(LoadScore, LivePlugin):
         loads.refresh()
         return loads
 
-    @abstractmethod
-    def points_of(self, row: int, loads: NodeLoads, shares: Mapping[MeasuredResource, float]) -> float:
-        """The points of one row, as ``points``; ``shares``: what it would use of each resource that is known."""
-
-    def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
-        # In plain numbers: every cycle scores the last pod's row, and arrays of one element take four times as long.
-        row, pods, estimate = node.row, 1 + node.others, self.estimate(state, pod)
-        loads = self._loads(node.snapshot)
-        shares: dict[MeasuredResource, float] = {}
-        for resource, place, measured, newcomers, allocatable in loads.terms(self.resources):
-            used = measured.item(row) + newcomers.item(row) + pods * estimate[place]
-            shares[resource] = used / allocatable.item(row)
-        return int(self.points_of(row, loads, shares) + ROUNDING) if shares else 0
-
     def row_changes(self, snapshot: Snapshot, since: int) -> RowChanges:
-        loads = self._loads(snapshot)
-        return RowChanges(loads.version, loads.changed_since(since))
+        return self._loads(snapshot).log.since(since)
 
     def estimate(self, state: CycleState, pod: Pod) -> Estimate:
         return self._estimates.of(state.pod_class)

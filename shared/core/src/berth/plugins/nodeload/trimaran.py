@@ -43,7 +43,7 @@ from berth.cluster.nodes import Nodes
 from berth.plugins.factory import PluginFactory
 from berth.plugins.nodeload.estimates import packed, requested
 from berth.plugins.nodeload.loads import Amount, NodeLoads
-from berth.plugins.nodeload.scoring import Loads, OneReadingScore
+from berth.plugins.nodeload.scoring import Loads, OneReadingScore, Usage
 
 
 class TargetLoadPacking(OneReadingScore):
@@ -66,9 +66,10 @@ class TargetLoadPacking(OneReadingScore):
         points: Amount = np.floor(np.where(used > target, np.where(used > 100, 0.0, above), below) + 0.5)
         return points
 
-    def points_of(self, row: int, loads: NodeLoads, shares: Mapping[MeasuredResource, float]) -> float:
+    def points_of(self, row: int, loads: NodeLoads, usages: Mapping[MeasuredResource, Usage]) -> float:
         del row, loads
-        used, target = 100 * shares["cpu"], self._target
+        used, allocatable = usages["cpu"]
+        used, target = 100 * (used / allocatable), self._target
         if used > 100:
             return 0.0
         if used > target:
@@ -99,16 +100,16 @@ class LoadVariationRiskBalancing(OneReadingScore):
         lower: Amount = np.minimum.reduce(scores)
         return np.floor(lower + 0.5)
 
-    def points_of(self, row: int, loads: NodeLoads, shares: Mapping[MeasuredResource, float]) -> float:
+    def points_of(self, row: int, loads: NodeLoads, usages: Mapping[MeasuredResource, Usage]) -> float:
         lower = 100.0
-        for resource, share in shares.items():
+        for resource, (used, allocatable) in usages.items():
             measured = loads.measured(resource, self._deviation)
             deviation = min(max(measured.amount.item(row) / measured.allocatable.item(row), 0.0), 1.0)
             # numpy's powers, which may differ from Python's in the last digit.
             root = (
                 math.floor(deviation) if self._sensitivity == 0 else float(np.power(deviation, 1 / self._sensitivity))
             )
-            risk = (min(max(share, 0.0), 1.0) + min(max(self._margin * root, 0.0), 1.0)) / 2
+            risk = (min(max(used / allocatable, 0.0), 1.0) + min(max(self._margin * root, 0.0), 1.0)) / 2
             lower = min(lower, (1 - risk) * 100)
         return math.floor(lower + 0.5)
 
