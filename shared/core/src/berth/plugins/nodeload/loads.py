@@ -112,13 +112,14 @@ class Line(NamedTuple):
 
 
 class Term(NamedTuple):
-    """A resource of which enough nodes are known: float64[capacity] each, and its place in an estimate."""
+    """A resource of which enough nodes are known: as in :class:`Measured`, and its place in an estimate."""
 
     resource: MeasuredResource
     place: int
     measured: Amount
     newcomers: Amount
     allocatable: Amount
+    known: Mask
 
 
 class NodeLoads:
@@ -313,7 +314,7 @@ class NodeLoads:
         if found is None:
             measured = ((each, self.measured(each)) for each in resources)
             found = self._terms[resources] = [
-                Term(each, MEASURED.index(each), known.amount, self.newcomers(each), known.allocatable)
+                Term(each, MEASURED.index(each), known.amount, self.newcomers(each), known.allocatable, known.known)
                 for each, known in measured
                 if known.is_enough
             ]
@@ -330,7 +331,8 @@ class NodeLoads:
     def newcomers_on(self, row: int) -> int:
         """How many pods of the row count with an estimate."""
         sums = self._newcomers
-        return sums.counts.item(row) if any(column.item(row) for column in sums.columns) else 0
+        count: int = sums.counts.item(row)
+        return count if count and any(column.item(row) for column in sums.columns) else 0
 
 
 class RowSums:

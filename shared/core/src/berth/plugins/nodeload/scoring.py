@@ -33,7 +33,7 @@ from berth.framework.interface import (
 from berth.framework.status import SUCCESS, CycleState, Status, Verdicts
 from berth.messages.livedata import BANDWIDTH, LiveSource, MeasuredUsage, decode_sample
 from berth.plugins.nodeload.estimates import ClassEstimates, Estimate
-from berth.plugins.nodeload.loads import Amount, Line, Measured, NodeLoads
+from berth.plugins.nodeload.loads import Amount, Line, NodeLoads, Term
 
 # Of one node: what it would use with the pod, and what it has.
 Usage = tuple[float, float]
@@ -82,7 +82,7 @@ class LoadScore(VectorScorePlugin, VectorExplainingPlugin, LivePlugin):
         row, pods, estimate = node.row, 1 + node.others, self.estimate(state, pod)
         loads = self.loads_for(pod, node.snapshot)
         usages: dict[MeasuredResource, Usage] = {}
-        for resource, place, measured, newcomers, allocatable in loads.terms(self.resources):
+        for resource, place, measured, newcomers, allocatable, _ in loads.terms(self.resources):
             used = measured.item(row) + newcomers.item(row) + pods * estimate[place]
             usages[resource] = used, allocatable.item(row)
         return int(self.points_of(row, loads, usages) + ROUNDING) if usages else 0
@@ -110,7 +110,8 @@ class LoadScore(VectorScorePlugin, VectorExplainingPlugin, LivePlugin):
     def explain_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> list[str]:
         del state
         loads = self.loads_for(pod, nodes.snapshot)
-        known = [term.resource for term in loads.terms(self.resources)]
+        terms = loads.terms(self.resources)
+        known = [term.resource for term in terms]
         left_out = "; ".join([_left_out(each, loads, known) for each in self.resources if each not in known])
         if not known:
             return [left_out] * len(nodes)
@@ -118,7 +119,7 @@ class LoadScore(VectorScorePlugin, VectorExplainingPlugin, LivePlugin):
         lines = [
             line.text
             if (line := kept.get(row)) is not None and now - line.sampled_at < line.fresh_seconds
-            else _new_line(row, loads, known)
+            else _new_line(row, loads, terms)
             for row in nodes.rows.tolist()
         ]
         return [f"{line}; {left_out}" for line in lines] if left_out else lines
@@ -165,40 +166,40 @@ class Loads:
         return self.used[resource] / self.allocatable[resource]
 
 
-def _new_line(row: int, loads: NodeLoads, resources: Sequence[MeasuredResource]) -> str:
+def _new_line(row: int, loads: NodeLoads, terms: Sequence[Term]) -> str:
     """The row's line, which is kept until its age is another number."""
     sampled_at = loads.sampled_at(row)
     if math.isnan(sampled_at):
-        line = Line(math.inf, 0.0, _line(row, None, loads, resources))
+        line = Line(math.inf, 0.0, _line(row, None, loads, terms))
     else:
         age = round(max(loads.now - sampled_at, 0.0))
-        line = Line(sampled_at, age + 0.5, _line(row, age, loads, resources))
+        line = Line(sampled_at, age + 0.5, _line(row, age, loads, terms))
     loads.lines[row] = line
     return line.text
 
 
-def _line(row: int, age: int | None, loads: NodeLoads, resources: Sequence[MeasuredResource]) -> str:
+def _line(row: int, age: int | None, loads: NodeLoads, terms: Sequence[Term]) -> str:
     """``71 % of CPU used, sample 12 s old, 2 newcomers estimated at 4 %``."""
-    measured = [(resource, loads.measured(resource)) for resource in resources]
-    unknown = [WORDS[resource] for resource, each in measured if not each.known.item(row)]
+    unknown, used, estimates = [], [], []
+    for resource, _, measured, newcomers, allocatable, known in terms:
+        word, total = WORDS[resource], allocatable.item(row)
+        if not known.item(row):
+            unknown.append(word)
+        used.append(f"{100 * measured.item(row) / total:.0f} % of {word}")
+        estimates.append(f"{100 * newcomers.item(row) / total:.0f} %")
     text = f"{' and '.join(unknown)} counted as the mean: " if unknown else ""
-    text += " and ".join([f"{_percent(each.amount, each, row)} of {WORDS[resource]}" for resource, each in measured])
+    text += " and ".join(used)
     text += " used, no sample" if age is None else f" used, sample {age} s old"
-    if not (newcomers := loads.newcomers_on(row)):
+    if not (count := loads.newcomers_on(row)):
         return text
-    estimates = [_percent(loads.newcomers(resource), each, row) for resource, each in measured]
-    pods = "newcomer" if newcomers == 1 else "newcomers"
-    return f"{text}, {newcomers} {pods} estimated at {' and '.join(estimates)}"
+    pods = "newcomer" if count == 1 else "newcomers"
+    return f"{text}, {count} {pods} estimated at {' and '.join(estimates)}"
 
 
 def _left_out(resource: MeasuredResource, loads: NodeLoads, known: Sequence[MeasuredResource]) -> str:
     measured = loads.measured(resource)
     verb = "left out" if known else "abstains"
     return f"{WORDS[resource]} {verb}: {measured.count} of {measured.nodes} nodes have a recent sample"
-
-
-def _percent(amounts: Amount, measured: Measured, row: int) -> str:
-    return f"{100 * amounts.item(row) / measured.allocatable.item(row):.0f} %"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
