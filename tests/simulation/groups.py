@@ -55,8 +55,8 @@ WAVE_SECONDS: Final = 5.0
 """Bindings of one group that are sent within this time belong to one wave."""
 WHOLE_SECONDS: Final = 5.0
 """How long a group stays partly bound where nothing has failed."""
-CHECKED_SECONDS: Final = 30.0
-"""A group whose volumes are there is begun so soon after it was checked, also on a slow API server."""
+CHECKED_SECONDS: Final = (1.0, 30.0)
+"""A group whose volumes are there is begun so soon after it was checked; on a slow API server."""
 REHEARSED_SECONDS: Final = 1.0
 """Bindings of a group that was rehearsed before a policy came have been sent after this time."""
 SHARES: Final = (0.1, 0.4)
@@ -68,8 +68,9 @@ SLOW_SECONDS: Final = 0.2
 """In which requests and answers come to a slow API server, and back."""
 WAITS_SECONDS: Final = 3.0
 """After which a group that has found no room backs off no more."""
-RUNS_SECONDS: Final = (2.0, 4.0)
-"""How long a rival runs: twice the second in which a back-off ends early once."""
+RUNS_SECONDS: Final = (0.5, 3.0)
+PAUSES_SECONDS: Final = (0.02, 0.1, 0.5)
+"""How long a rival runs, and stays away."""
 MOST_RIVALS: Final = 24
 """Cores of the largest cluster that rivals fill."""
 
@@ -378,7 +379,7 @@ class GroupUsers:
         if room < MOST_RIVALS and self._rivals == []:
             for _ in range(2):
                 gang = _small_gang(chance, next(self._numbers), size, cpu="1")
-                self._rivals.append(Rival(gang, chance.uniform(*RUNS_SECONDS), chance.choice((0.0, 0.1, 0.5))))
+                self._rivals.append(Rival(gang, chance.uniform(*RUNS_SECONDS), chance.choice(PAUSES_SECONDS)))
                 self._begin(gang)
             self._later(self._look_at_rivals, 100, after=0.1)
 
@@ -415,6 +416,8 @@ class GroupUsers:
         rival.gang.members = [f"{name}x" for name in names]
         for name in names:
             self._delete(name, 0)
+        self._remove_group(rival.gang)  # else it would be a restart, which keeps its place
+        self._later(self._make_group, rival.gang, after=rival.pause)
         for name in rival.gang.members:
             self._later(self._make_member, rival.gang, name, after=rival.pause)
         rival.came_at = self._world.now + rival.pause
@@ -678,7 +681,7 @@ class GroupInvariants:
 
     def _taken_since(self, key: GroupKey, cache: Cache, resource: str) -> int:
         """What others have taken since the group was checked: minResources are no promise."""
-        since = true_time().timestamp() - CHECKED_SECONDS
+        since = true_time().timestamp() - CHECKED_SECONDS[self.is_api_slow]
         pods = filter(None, map(decoded, self._world.api.store.table(PODS).in_order()))
         bound = [pod for pod in pods if pod.spec.node_name and bound_at(pod) >= since]
         later = {each.uid: each for each in (*bound, *(assumed.pod for assumed in cache.assumed_pods.values()))}

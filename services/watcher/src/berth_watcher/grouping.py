@@ -6,12 +6,14 @@ the slice, once for all changes.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Final
 
 from berth.api.meta import KubernetesObject
-from berth.api.pod import Pod
+from berth.api.pod import Pod, priority_of
 from berth.api.podgroups import (
     CoschedulingPodGroup,
     Dialect,
@@ -37,6 +39,7 @@ from berth_watcher.queue.groups import (
     Way,
 )
 from berth_watcher.queue.queuedpod import EventClock, QueuedPod, Stage
+from berth_watcher.queue.requeue import Wait
 from berth_watcher.queue.schedulingqueue import SchedulingQueue
 from berth_watcher.store import ObjectStore
 
@@ -44,6 +47,10 @@ GROUP_KINDS: Final = frozenset(KINDS.values())
 
 # Says why messages about groups of a profile would not be understood; empty if they are.
 Lacking = Callable[[str], str]
+# Waiting groups that go before a fresh one: each costs a plan, and the first may be one that fits nowhere.
+HELPED_AT_ONCE: Final = 4
+# The time of a creation has whole seconds.
+CREATION_STEP: Final = timedelta(seconds=1)
 # Seconds after which a gate is looked at again that such a reason closes.
 LACKING_SECONDS: Final = 0.25
 
@@ -97,6 +104,7 @@ class Grouping:
         self._lacking = lacking
         self._groups = Groups(profiles)
         self._entries: dict[GroupKey, GroupEntry] = {}
+        self._helped: dict[GroupEntry, None] = {}  # that an event may help, while their back-off may not end early yet
         self._last: dict[str, Attempt] = {}  # by uid of a PodGroup, the attempt of an entry that left the queue
         # By dialect that was not served, groups with pods that came since the API server was last asked for PodGroups,
         # and those for which it is being asked.
@@ -268,6 +276,25 @@ class Grouping:
         self._queue.add(entry)
         return entry
 
+    def note_wait(self, entry: GroupEntry, wait: Wait) -> None:
+        """The group waits after an attempt or an event."""
+        if wait.stage is Stage.BACKOFF and wait.due < entry.backoff_until:
+            self._helped[entry] = None
+
+    def take_helped(self, fresh: GroupEntry) -> list[GroupEntry]:
+        """The groups that an event may help and that go before a fresh one of their profile: the first few."""
+        for gone in [each for each in self._helped if each.stage is not Stage.BACKOFF or not self._is_current(each)]:
+            del self._helped[gone]
+        equals = [each for each in self._helped if _goes_before(each, fresh)]
+        first = heapq.nsmallest(HELPED_AT_ONCE, equals, key=lambda each: each.timestamp)
+        for each in first:
+            del self._helped[each]
+            each.timestamp = min(each.timestamp, fresh.timestamp)
+        return first
+
+    def _is_current(self, entry: GroupEntry) -> bool:
+        return self._entries.get(entry.group.key) is entry
+
     def forget_entry(self, entry: GroupEntry) -> None:
         """The entry leaves the queue. Numbers of attempts are not used again while there is the PodGroup."""
         if self._entries.get(entry.group.key) is entry:
@@ -285,6 +312,11 @@ class Grouping:
         entry.bound = [pod.uid for pod in members.bound]
         entry.at_front = entry.at_front or members.is_begun
         return before != (entry.pod.spec.priority, entry.at_front, entry.pod.spec.scheduler_name)
+
+
+def _goes_before(waiting: GroupEntry, fresh: GroupEntry) -> bool:
+    is_earlier = waiting.timestamp < fresh.timestamp + CREATION_STEP
+    return is_earlier and waiting.profile == fresh.profile and priority_of(waiting.pod) >= priority_of(fresh.pod)
 
 
 def _in(queued: Iterable[QueuedPod], *stages: Stage) -> list[QueuedPod]:

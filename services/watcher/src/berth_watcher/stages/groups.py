@@ -72,6 +72,17 @@ class GroupStages:
             return [*effects, *self._let_go(entry, review.members, helps=helps)]
         return [*effects, *self._close_gate(entry, review.gate)]
 
+    def _let_helped_go_first(self, fresh: GroupEntry) -> Sequence[Effect]:
+        """Let equals go that have waited longer, if only the pause between early ends of their back-off holds them.
+
+        Else groups that come again and again would take all room that becomes free within a second of their attempts.
+        """
+        effects: list[Effect] = []
+        for helped in self._grouping.take_helped(fresh):
+            self._requeue.end_back_off(helped)
+            effects += self._pods.activate(helped)
+        return effects
+
     def _close_gate(self, entry: GroupEntry, gate: GroupGate) -> Sequence[Effect]:
         entry.message, entry.unschedulable_plugins = gate.message, frozenset()
         if entry.stage is Stage.AWAITING_WATCH and gate.due is None:
@@ -88,6 +99,8 @@ class GroupStages:
         has_moved = self._grouping.update_entry(entry, members)
         if any(pod.spec.resource_claims for pod in entry.members):
             entry.mirror_change = self._mirror.changes
+        if entry.stage in {Stage.GROUPED, Stage.RECOVERING} and not entry.failures:
+            return [*self._let_helped_go_first(entry), *self._pods.try_again(entry)]
         if entry.stage in {Stage.GROUPED, Stage.RECOVERING} or (helps and entry.stage in WAITING_IN_VAIN):
             return self._pods.try_again(entry)
         return self._pods.move(entry, Stage.ACTIVE) if has_moved and entry.stage is Stage.ACTIVE else ()
