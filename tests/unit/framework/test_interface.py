@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[3]
 OWN_NAMES = {
     "NormalizeScore": interface.NormalizePlugin,
     "EnqueueExtensions": interface.EnqueueExtensions,
+    "PodKey": interface.KeyedPlugin,
     "AddPod": interface.PreFilterExtensions,
     "RemovePod": interface.PreFilterExtensions,
     "Unreserve": interface.ReservePlugin,

@@ -39,7 +39,6 @@ from berth_watcher.queue.groups import (
     Way,
 )
 from berth_watcher.queue.queuedpod import EventClock, QueuedPod, Stage
-from berth_watcher.queue.requeue import Wait
 from berth_watcher.queue.schedulingqueue import SchedulingQueue
 from berth_watcher.store import ObjectStore
 
@@ -276,10 +275,9 @@ class Grouping:
         self._queue.add(entry)
         return entry
 
-    def note_wait(self, entry: GroupEntry, wait: Wait) -> None:
-        """The group waits after an attempt or an event."""
-        if wait.stage is Stage.BACKOFF and wait.due < entry.backoff_until:
-            self._helped[entry] = None
+    def note_helped(self, entry: GroupEntry) -> None:
+        """An event may help the group, whose back-off may not end early yet."""
+        self._helped[entry] = None
 
     def take_helped(self, fresh: GroupEntry) -> list[GroupEntry]:
         """The groups that an event may help and that go before a fresh one of their profile: the first few."""

@@ -8,6 +8,7 @@ calls never overlap. State of one pod's cycle goes into the CycleState, not into
 | PreEnqueue | watcher | before a pod enters the queue, and again when one of the plugin's events happens |
 | QueueSort | watcher | when a pod becomes active, or may before the end of its back-off |
 | EnqueueExtensions | watcher | for each event and each pod that the plugin rejected, or once for all pods of a key |
+| PodKey | scorer, binder | before the other points of a cycle, and for the members of a group |
 | PreFilter, Filter | scorer | once a cycle, for all nodes |
 | PreFilter, Filter | binder | before each commit, for one node, on the binder's own cache |
 | AddPod, RemovePod | scorer, binder | between PreFilter and Filter, as if pods were placed or removed |

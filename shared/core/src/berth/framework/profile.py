@@ -146,6 +146,7 @@ RUNS_IN: Final[Mapping[type[Plugin], tuple[ServiceName, ...]]] = {
     ClaimPreEnqueuePlugin: (ServiceName.WATCHER,),
     QueueSortPlugin: (ServiceName.WATCHER,),
     EnqueueExtensions: (ServiceName.WATCHER,),
+    KeyedPlugin: (ServiceName.SCORER, ServiceName.BINDER),
     PreFilterPlugin: (ServiceName.SCORER, ServiceName.BINDER),
     PreFilterExtensions: (ServiceName.SCORER, ServiceName.BINDER),
     FilterPlugin: (ServiceName.SCORER, ServiceName.BINDER),
