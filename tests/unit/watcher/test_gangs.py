@@ -289,6 +289,18 @@ def test_a_group_that_has_just_been_tried_goes_before_an_equal_that_comes_with_t
     assert [names(watcher, place) for place in (2, 3)] == [["old-0", "old-1"], ["gang-0", "gang-1"]]
 
 
+def test_a_group_that_backs_off_after_an_error_goes_before_none_that_comes():
+    watcher = a_watcher(a_pod_group("old", 2), *members(2, "old", age_seconds=100), a_pod_group(minimum=2))
+    for node in ("n2", "n3"):
+        watcher.decide("~old", Outcome.UNSCHEDULABLE, blockers=["NodeResourcesFit"], positions=covering(watcher))
+        watcher.advance(0.1)
+        watcher.show(a_node(node, cpu="64"))
+    watcher.advance(1.1)
+    watcher.decide("~old", Outcome.ERROR)
+    watcher.show(*members(2, age_seconds=-5))
+    assert names(watcher, 3) == ["gang-0", "gang-1"]
+
+
 def test_a_group_larger_than_the_window_goes_alone():
     watcher = a_watcher(a_pod_group(minimum=8), a_pod("a", age_seconds=60), floor=4)
     watcher.show(*members(8))

@@ -275,13 +275,16 @@ class Grouping:
         self._queue.add(entry)
         return entry
 
-    def note_helped(self, entry: GroupEntry) -> None:
-        """An event may help the group, whose back-off may not end early yet."""
-        self._helped[entry] = None
+    def note_wait(self, entry: GroupEntry, *, is_helped: bool) -> None:
+        """The group waits. ``is_helped``: an event may help it, but its back-off may not end early yet."""
+        if is_helped:
+            self._helped[entry] = None
+        else:
+            self._helped.pop(entry, None)
 
     def take_helped(self, fresh: GroupEntry) -> list[GroupEntry]:
         """The groups that an event may help and that go before a fresh one of their profile: the first few."""
-        for gone in [each for each in self._helped if each.stage is not Stage.BACKOFF or not self._is_current(each)]:
+        for gone in [each for each in self._helped if each.stage is not Stage.BACKOFF]:
             del self._helped[gone]
         equals = [each for each in self._helped if _goes_before(each, fresh)]
         first = heapq.nsmallest(HELPED_AT_ONCE, equals, key=lambda each: each.timestamp)
@@ -290,11 +293,9 @@ class Grouping:
             each.timestamp = min(each.timestamp, fresh.timestamp)
         return first
 
-    def _is_current(self, entry: GroupEntry) -> bool:
-        return self._entries.get(entry.group.key) is entry
-
     def forget_entry(self, entry: GroupEntry) -> None:
         """The entry leaves the queue. Numbers of attempts are not used again while there is the PodGroup."""
+        self._helped.pop(entry, None)
         if self._entries.get(entry.group.key) is entry:
             del self._entries[entry.group.key]
         form = self._groups.named(entry.group.key)

@@ -246,8 +246,9 @@ class PodStages:
     def wait_or_activate(self, queued: QueuedPod, wait: Wait | None) -> Sequence[Effect]:
         if wait is None:
             return self.activate(queued)
-        if isinstance(queued, GroupEntry) and wait.stage is Stage.BACKOFF and wait.due < queued.backoff_until:
-            self._grouping.note_helped(queued)
+        if isinstance(queued, GroupEntry):
+            is_helped = wait.stage is Stage.BACKOFF and wait.due < queued.backoff_until
+            self._grouping.note_wait(queued, is_helped=is_helped)
         return self.move(queued, wait.stage, due=wait.due, early=wait.early)
 
     def activate(self, queued: QueuedPod) -> Sequence[Effect]:
