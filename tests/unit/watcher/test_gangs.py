@@ -289,6 +289,17 @@ def test_a_group_that_has_just_been_tried_goes_before_an_equal_that_comes_with_t
     assert [names(watcher, place) for place in (2, 3)] == [["old-0", "old-1"], ["gang-0", "gang-1"]]
 
 
+def test_a_group_whose_plan_took_long_goes_before_none_that_comes():
+    watcher = a_watcher(a_pod_group("old", 2), *members(2, "old", age_seconds=100), a_pod_group(minimum=2))
+    refusal = {"blockers": ["NodeResourcesFit"], "positions": covering(watcher)}
+    watcher.decide("~old", Outcome.UNSCHEDULABLE, **refusal, plan_seconds=0.05)
+    watcher.advance(0.1)
+    watcher.show(a_node("n2", cpu="64"))
+    watcher.show(*members(2, age_seconds=-5))
+    assert [names(watcher, place) for place in (0, 1)] == [["old-0", "old-1"], ["gang-0", "gang-1"]]
+    assert len(watcher.groups_published) == 2
+
+
 def test_a_group_that_backs_off_after_an_error_goes_before_none_that_comes():
     watcher = a_watcher(a_pod_group("old", 2), *members(2, "old", age_seconds=100), a_pod_group(minimum=2))
     for node in ("n2", "n3"):

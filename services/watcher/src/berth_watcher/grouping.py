@@ -286,7 +286,8 @@ class Grouping:
         """The groups that an event may help and that go before a fresh one of their profile: the first few."""
         for gone in [each for each in self._helped if each.stage is not Stage.BACKOFF]:
             del self._helped[gone]
-        equals = [each for each in self._helped if _goes_before(each, fresh)]
+        now = self._clock.now
+        equals = [each for each in self._helped if each.rests_until <= now and _goes_before(each, fresh)]
         first = heapq.nsmallest(HELPED_AT_ONCE, equals, key=lambda each: each.timestamp)
         for each in first:
             del self._helped[each]

@@ -142,6 +142,7 @@ class GroupEntry(QueuedPod):
     need: int = 0
     bound: list[str] = field(default_factory=list)
     victims: frozenset[str] = frozenset()
+    rests_until: float = 0.0  # for what its last plan took, monotonic
 
     def record_decision(self, decision: DecisionSummary) -> None:
         QueuedPod.record_decision(self, decision)
@@ -174,7 +175,7 @@ class GroupEntry(QueuedPod):
 
     def back_off_for(self, plan_seconds: float, initial_seconds: float, failed_at: float) -> None:
         """Lengthen the back-off of a failed attempt by what its plan took; events do not end this part early."""
-        until = failed_at + min(PLAN_SHARE * plan_seconds, MOST_BACKOFF_SECONDS)
+        self.rests_until = until = failed_at + min(PLAN_SHARE * plan_seconds, MOST_BACKOFF_SECONDS)
         self.backoff_until = max(self.backoff_until, until)
         self.ended_early_at = max(self.ended_early_at, until - initial_seconds)
 
