@@ -104,7 +104,7 @@ def test_a_group_that_cannot_be_scheduled_as_it_is_says_why_before_it_has_pods()
 def test_groups_say_what_is_bound_and_what_waits():
     found = sorted(summaries(rows()).values(), key=lambda each: each.key.name)
     assert words(printed(*summary_lines(found, NOW, rows=None), width=200)) == [
-        ["4", "groups,", "2", "not", "whole"],
+        ["4", "groups,", "2", "waiting"],
         [],
         ["GROUP", "STATE", "BOUND", "WAITING", "MINIMUM", "AGE", "WHY"],
         ["default/empty", "no", "pods", "0", "0", "4"],
@@ -128,10 +128,10 @@ def test_groups_say_what_is_bound_and_what_waits():
     ]
 
 
-def test_a_group_of_which_a_part_is_bound_is_not_whole():
+def test_a_group_of_which_a_part_has_finished_does_not_wait():
     found = summaries()["first"]
     del found.placed["first-3"]
-    assert found.state == "partly bound"
+    assert found.state == "partly gone"
     assert found.as_json()["bound"] == 3
     found.last_bound_at = NOW.timestamp() - 3
     assert found.partial_seconds(NOW) == 3.0

@@ -36,9 +36,9 @@ from berth_cli.pods.timeline import reason_text
 from berth_cli.pods.waiting import NoLeaderError, helping_lines, queue_pages, queued_pod, state_lines
 from berth_cli.rendering import ago, and_more, clock, duration, indented, natural, new_table, plain
 
-# What a group does whose minimum is bound, and of which a part is bound while no watcher has it in its queue.
+# What a group does of which no pod waits: its minimum is on nodes, or a part of it. The mirror has no finished pods.
 BOUND: Final = "bound"
-PARTIAL: Final = "partly bound"
+PARTIAL: Final = "partly gone"
 EMPTY: Final = "no pods"
 
 _MOST_MEMBERS: Final = 20  # members without --all
@@ -178,8 +178,8 @@ def summary_lines(
     if problem and not groups:  # also a mirror that no watcher has written yet has none
         yield plain(f"whether there are PodGroups is not known yet: {problem}", "yellow")
         return
-    waiting = sum(each.state not in {BOUND, EMPTY} for each in groups)
-    yield plain(f"{len(groups)} groups, {waiting} not whole" if groups else "no PodGroup, and no pod names one")
+    waiting = sum(each.state not in {BOUND, PARTIAL, EMPTY} for each in groups)
+    yield plain(f"{len(groups)} groups, {waiting} waiting" if groups else "no PodGroup, and no pod names one")
     if not groups:
         return
     table = new_table("GROUP", "STATE", "BOUND", "WAITING", "MINIMUM", "AGE", "WHY", numbers=_NUMBERS)
