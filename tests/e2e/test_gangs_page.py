@@ -33,10 +33,15 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BerthUp]:
 
 
 def berth(*arguments: str, of: BerthUp) -> str:
+    done = run_berth(*arguments, of=of)
+    done.check_returncode()
+    return done.stdout
+
+
+def run_berth(*arguments: str, of: BerthUp) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "berth_cli", *arguments, "--nats", of.nats]
     environment = {**os.environ, "TMPDIR": str(of.temporary)}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, env=environment)
-    return done.stdout
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
 
 
 def states(of: BerthUp) -> dict[str, tuple[str, int, int]]:
@@ -62,6 +67,9 @@ async def test_the_second_of_two_groups_waits_until_the_first_is_gone(simulated:
         pod = re.findall(r"^(second-\S+) +waits$", said, re.MULTILINE)[0]
         assert f"default/{pod} waits with its group default/second: 0 of 4" in berth("why", pod, of=simulated)
         assert "default/second (group, 4 pods)" in berth("queue", of=simulated)
+        as_a_pod = run_berth("why", "default/second", of=simulated)
+        assert as_a_pod.returncode == 1
+        assert as_a_pod.stderr.strip().endswith("; a group has this name: `berth why --group default/second`")
         assert (await user.api.delete(f"{PATHS['Deployment']}/first")).code == 200
 
         async def second_is_bound() -> bool:
