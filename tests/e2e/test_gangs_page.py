@@ -64,6 +64,7 @@ async def test_the_second_of_two_groups_waits_until_the_first_is_gone(simulated:
         said = berth("why", "--group", "second", of=simulated)
         assert re.search(r"default/second is unschedulable: 0 of 4 have a place; 4 like second-\S+ do not fit: ", said)
         assert len(re.findall(r"^second-\S+ +waits$", said, re.MULTILINE)) == 4
+        assert "NodeResourcesFit: asks for 2 CPU; the freest node has 0 of 4 free" in said
         pod = re.findall(r"^(second-\S+) +waits$", said, re.MULTILINE)[0]
         assert f"default/{pod} waits with its group default/second: 0 of 4" in berth("why", pod, of=simulated)
         assert "default/second (group, 4 pods)" in berth("queue", of=simulated)

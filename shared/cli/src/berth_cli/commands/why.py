@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -40,6 +40,9 @@ from berth_cli.pods.waiting import may_be_helped, print_detail
 from berth_cli.remedies.remedy import Advice
 from berth_cli.rendering import note, plain, print_rich
 from berth_cli.services import what_stops
+
+if TYPE_CHECKING:
+    from berth_cli.pods.podgroups import ExplainedGroup
 
 app = typer.Typer()
 
@@ -175,10 +178,23 @@ async def _why_group(asked: _Asked) -> None:
 
     async with open_session(asked.server, name="why", is_named=not asked.output.is_document) as session:
         explained = await explain_group(session, asked.pod.namespace, asked.pod.name)
+        advice = await _advice_on_group(session, asked, explained)
     if asked.output.is_document:
-        print_document(explained_json(explained), asked.output)
+        print_document({**explained_json(explained), **advice.as_json()}, asked.output)
     else:
-        print_rich(*explained_lines(explained, every_row=asked.every_row))
+        print_rich(*explained_lines(explained, every_row=asked.every_row), *advice.lines())
+
+
+async def _advice_on_group(session: Session, asked: _Asked, explained: ExplainedGroup) -> Advice:
+    """On one of the members that had no place, if nodes rejected them."""
+    decision, example = explained.decision, explained.unplaced
+    if decision is None or not example or explained.detail is None or not may_be_helped(explained.detail):
+        return Advice()
+    from berth_cli.remedies.asking import open_advisory  # noqa: PLC0415 - see the module
+
+    name = PodName(namespace=asked.pod.namespace, name=example)
+    async with open_advisory(session, asked.configuration.read()) as advisory:
+        return await advisory.on_member(name, decision.config)
 
 
 async def _advice(session: Session, asked: _Asked, pod: Pod | None) -> Advice:

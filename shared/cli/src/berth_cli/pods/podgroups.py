@@ -209,6 +209,13 @@ class ExplainedGroup:
     decision: Decision | None = None
     at: datetime | None = None
 
+    @property
+    def unplaced(self) -> str:
+        """The name of a member that had no place when the group was decided; empty if all had one."""
+        result = self.decision.group if self.decision is not None else None
+        lacking = (each for each in (result.classes if result is not None else ()) if each.placed < each.members)
+        return next((each.example for each in lacking if each.example), "")
+
 
 async def explain_group(session: Session, namespace: str, name: str) -> ExplainedGroup:
     """The group of either dialect.

@@ -66,6 +66,18 @@ class Advisory:
             return Advice() if is_error else Advice(remedies=remedies, missing=NO_POD)
         return Advice(remedies=remedies_of(pod, self.snapshot, profile, only_errors=is_error))
 
+    async def on_member(self, name: PodName, config: str) -> Advice:
+        """The advice on a pod of a group that was decided under this configuration, as if it came alone."""
+        if config != self.digest:
+            return Advice(missing=OTHER_CONFIGURATION)
+        found = await pod_on_the_bus(self.session, name, self.snapshot)
+        profile = self.profiles.get(found.pod.spec.scheduler_name) if found is not None else None
+        return (
+            Advice()
+            if found is None or profile is None
+            else Advice(remedies=remedies_of(found.pod, self.snapshot, profile))
+        )
+
 
 @asynccontextmanager
 async def open_advisory(session: Session, configuration: KubeSchedulerConfiguration) -> AsyncIterator[Advisory]:
