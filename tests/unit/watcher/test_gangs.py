@@ -277,16 +277,29 @@ def test_a_group_that_has_failed_falls_behind_equals_that_came_later():
     assert (names(watcher, 0), names(watcher, 1)) == (["old-0", "old-1"], ["gang-0", "gang-1"])
 
 
-def test_a_group_that_has_just_been_tried_goes_before_an_equal_that_comes_with_the_room():
-    """Else a group that comes again as soon as it has ended takes its room each time."""
+def just_tried() -> WatcherUnderTest:
+    """The group ``old`` has failed and was tried again at once, when a node came; then another one came."""
     watcher = a_watcher(a_pod_group("old", 2), *members(2, "old", age_seconds=100), a_pod_group(minimum=2))
     for node in ("n2", "n3"):
         watcher.decide("~old", Outcome.UNSCHEDULABLE, blockers=["NodeResourcesFit"], positions=covering(watcher))
         watcher.advance(0.1)
         watcher.show(a_node(node, cpu="64"))
+    return watcher
+
+
+def test_a_group_that_has_just_been_tried_goes_before_an_equal_that_comes_with_the_room():
+    """Else a group that comes again as soon as it has ended takes its room each time."""
+    watcher = just_tried()
     assert len(watcher.groups_published) == 2
     watcher.show(*members(2))
     assert [names(watcher, place) for place in (2, 3)] == [["old-0", "old-1"], ["gang-0", "gang-1"]]
+
+
+@pytest.mark.parametrize("fresh", [{"priority": 100}, {"age_seconds": 50}], ids=["more important", "complete earlier"])
+def test_a_group_that_has_just_been_tried_does_not_go_before_one_whose_place_is_before_it(fresh):
+    watcher = just_tried()
+    watcher.show(*members(2, **fresh))
+    assert [names(watcher, place) for place in range(2, len(watcher.groups_published))] == [["gang-0", "gang-1"]]
 
 
 def test_a_group_whose_plan_took_long_goes_before_none_that_comes():
@@ -301,11 +314,7 @@ def test_a_group_whose_plan_took_long_goes_before_none_that_comes():
 
 
 def test_a_group_that_backs_off_after_an_error_goes_before_none_that_comes():
-    watcher = a_watcher(a_pod_group("old", 2), *members(2, "old", age_seconds=100), a_pod_group(minimum=2))
-    for node in ("n2", "n3"):
-        watcher.decide("~old", Outcome.UNSCHEDULABLE, blockers=["NodeResourcesFit"], positions=covering(watcher))
-        watcher.advance(0.1)
-        watcher.show(a_node(node, cpu="64"))
+    watcher = just_tried()
     watcher.advance(1.1)
     watcher.decide("~old", Outcome.ERROR)
     watcher.show(*members(2, age_seconds=-5))

@@ -111,7 +111,7 @@ class GroupExaminer:
         verdict = verdict_on_group(shown, ranked.group)
         if verdict is not None or shown is None:
             return verdict or conflict(Reason.BEHIND, NOT_SHOWN)
-        # Also of a group without a plan: each of them gets the condition that says why it waits.
+        # A group without a plan waits for its members too: each gets the condition that says why it is not placed.
         members = self._members_now(group)
         if members.is_behind:
             return conflict(Reason.BEHIND, NOT_SHOWN)

@@ -149,7 +149,7 @@ class GroupBinding:
         return shown is not None and shown.uid == uid and self._cache.members_of(key).need(shown) > 0
 
     def close(self) -> None:
-        """Begin no group any more, also none of which all is ready for the first Binding."""
+        """Begin no group any more, also none whose members are all ready for their Bindings."""
         self.is_closed = True
         for group in self._stepping:
             if group.is_posting and len(group.todo) >= len(group.members):

@@ -36,7 +36,7 @@ from berth_cli.pods.timeline import reason_text
 from berth_cli.pods.waiting import NoLeaderError, helping_lines, queue_pages, queued_pod, state_lines
 from berth_cli.rendering import ago, and_more, clock, duration, indented, natural, new_table, plain
 
-# What a group does of which no pod waits: its minimum is on nodes, or a part of it. The mirror has no finished pods.
+# States of a group without waiting pods: its minimum is on nodes, or a part of it. The mirror has no finished pods.
 BOUND: Final = "bound"
 PARTIAL: Final = "partly gone"
 EMPTY: Final = "no pods"

@@ -209,7 +209,7 @@ class Profile:
     local_filters: tuple[FilterPlugin, ...] = field(init=False)
     local_pre_scores: tuple[PreScorePlugin, ...] = field(init=False)
     local_scores: tuple[WeightedScore, ...] = field(init=False)
-    # Those of them that read more of the pod than its spec.
+    # The row-local plugins that read more of the pod than its spec.
     keyed: tuple[KeyedPlugin, ...] = field(init=False)
     # The score plugins whose score another pod on a node may change.
     scores_that_read_pods: tuple[WeightedScore, ...] = field(init=False)
