@@ -34,7 +34,7 @@ from berth.cluster.devices.ledger import DeviceLedger
 from berth.cluster.nodes import NodeInfo
 from berth.cluster.snapshot import Snapshot
 from berth.framework.extending import Extension
-from berth.framework.interface import FilterPlugin
+from berth.framework.interface import FilterPlugin, KeyedPlugin, Reads
 from berth.framework.status import SUCCESS, CycleState, Status
 from berth.groups.planner import plan, plan_at_once
 from berth.groups.question import GroupQuestion
@@ -485,3 +485,23 @@ def snapshot_of(*nodes: Node) -> Snapshot:
     for node in nodes:
         snapshot.set_node(node)
     return snapshot
+
+
+class OnlyGold(KeyedPlugin, FilterPlugin):
+    """Rejects pods by a label."""
+
+    name = "OnlyGold"
+    reads = Reads.NODE
+
+    def pod_key(self, pod):
+        return pod.metadata.labels["tier"]
+
+    def filter(self, state, pod, node):
+        return SUCCESS if pod.metadata.labels["tier"] == "gold" else Status.unschedulable("not gold")
+
+
+def test_members_that_differ_only_in_a_plugins_key_are_asked_about_apart():
+    pods = [pod for tier in ("gold", "silver") for pod in members(1, tier, labels={"tier": tier})]
+    found = plan_at_once(a_question(pods), racks([0, 0]), profile_of(OnlyGold()))
+    assert not found.is_found
+    assert "not gold" in found.message
