@@ -237,6 +237,13 @@ def test_members_that_the_watch_has_not_shown_yet_are_awaited_unless_there_are_m
     assert (len(many.now().unknown), many.now().is_behind) == (40, True)
 
 
+def test_a_member_whose_binding_was_answered_waits_no_more_before_the_watch_shows_it():
+    binder = Binder([0] * 4, count=4)
+    binder.cache.assume(binder.pods[0], "r0n0")
+    binder.cache.finish_binding(binder.pods[0].uid)
+    assert sorted(binder.now().ready) == [pod.uid for pod in binder.pods[1:]]
+
+
 def test_a_new_resource_version_alone_is_no_change():
     binder = Binder([0] * 4, count=4)
     for pod in binder.pods:
