@@ -40,8 +40,6 @@ SETTLED_SECONDS: Final = 1.0
 """In which a watcher has published what is next, and its mirror has stored what is new."""
 REPLACED_SECONDS: Final = 0.3
 """After a loss, in which only the loss can have woken another group: its room is left to the replacement for longer."""
-FENCING_SECONDS: Final = 0.1
-"""A takeover that nothing delays has read RANKED so long before it has fenced what was left there."""
 
 
 class _Decision(msgspec.Struct):
@@ -85,8 +83,6 @@ class GroupRules:
         """By uid of a PodGroup."""
         self._fenced_at: dict[str, float] = {}
         """By process, when it had fenced what former binders left."""
-        self._ranked_at: dict[int, float] = {}
-        """By sequence in RANKED, when it was stored."""
         self._fencer = ""
         self._begun: dict[str, GroupKey] = {}
         """By uid of a PodGroup: begun groups with a message in RANKED at the takeover that are not examined yet."""
@@ -130,8 +126,6 @@ class GroupRules:
             self._on_fenced()
         elif ack.duplicate:
             return
-        elif ack.stream == RANKED:
-            self._ranked_at[ack.sequence] = self._world.now
         elif ack.stream == PENDING and GROUP_SUBJECT in subject:
             if (pending := _decoded_group(data, GroupPending)) is not None:
                 self._on_group_pending(pending)
@@ -311,8 +305,6 @@ class GroupRules:
         self._passed.clear()
         ranked = self._world.bus._store._streams[RANKED].all_after(0)
         for stored in ranked:
-            if self._world.now - self._ranked_at.get(stored.sequence, -FENCING_SECONDS) < FENCING_SECONDS:
-                continue  # it has come while this binder fenced
             message = _decoded_group(stored.data, GroupRanked) if GROUP_SUBJECT in stored.subject else None
             group = cache.groups.get(message.group.key) if message is not None else None
             if message is not None and group is not None and group.uid == message.group.uid:

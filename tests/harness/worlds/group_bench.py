@@ -41,12 +41,19 @@ KIND = "coschedulingpodgroup"
 
 
 def a_podgroup(
-    minimum: int, *, name: str = NAME, uid: str = "", version: int = 5, topology: str = "", **spec: Any
+    minimum: int,
+    *,
+    name: str = NAME,
+    namespace: str = "default",
+    uid: str = "",
+    version: int = 5,
+    topology: str = "",
+    **spec: Any,
 ) -> CoschedulingPodGroup:
     """A PodGroup of Coscheduling's dialect."""
     metadata = ObjectMeta(
         name=name,
-        namespace="default",
+        namespace=namespace,
         uid=uid or f"uid-{name}",
         resource_version=str(version),
         annotations={TOPOLOGY_ANNOTATION: topology} if topology else None,

@@ -12,13 +12,14 @@ import pytest
 
 from berth.api.devices import FINALIZER, ResourceClaim
 from berth.api.pod import Pod, is_marked_for_preemption
-from berth.api.podgroups import GROUP_LABEL, Dialect, GroupKey, PodGroup
+from berth.api.podgroups import of_coscheduling
 from berth.bus.session import NatsBus
 from berth.bus.settings import BusSettings
 from berth.bus.stages import group_ranked_message
 from berth.kube.client import KubeClient
 from berth.kube.http1 import Response
 from berth.kube.informers import Informers
+from berth.kube.listwatch import Upserted
 from berth.leader.clients import cluster_informers
 from berth.leader.onecluster import claim_cluster, read_cluster_id
 from berth.leader.session import LeaderSession
@@ -37,6 +38,7 @@ from harness.plugins.fixtures_bus import BusUnderTest
 from harness.plugins.fixtures_kube import Cluster
 from harness.servers.nats_server import NatsServer
 from harness.worlds.binder_world import BinderWorld, binder_world
+from harness.worlds.group_bench import KIND, LABELS, a_podgroup
 
 
 @dataclass
@@ -133,20 +135,32 @@ async def test_nothing_is_fenced_after_a_leader_that_left_nothing_under_way(worl
 
 
 @pytest.mark.parametrize("follows_settled", [True, False])
-async def test_groups_that_are_begun_are_known_after_every_leader(world, informers, follows_settled):
-    """They are examined first, or others take the room of their rest."""
-    key = GroupKey(Dialect.COSCHEDULING, world.cluster.api.namespace, "gang")
-    pods = [await world.add_pod(name, labels={GROUP_LABEL: key.name}) for name in ("done", "rest")]
+@pytest.mark.parametrize(("minimum", "first"), [(2, {2}), (1, set())])
+async def test_begun_groups_that_need_members_are_known_after_every_leader(
+    world, informers, monkeypatch, follows_settled, minimum, first
+):
+    """They are examined first, or others take the room of their rest, also by a message that has come meanwhile."""
+    podgroup = a_podgroup(minimum, namespace=world.cluster.api.namespace)
+    group = of_coscheduling(podgroup)
+    pods = [await world.add_pod(name, labels=LABELS) for name in ("done", "rest")]
     await world.cluster.api.bind("done", "n1")
-    group = PodGroup(dialect=key.dialect, namespace=key.namespace, name=key.name, uid="uid-gang", minimum=2)
-    bundle = bundled(pods[1:], {pods[1].uid: 1})
-    message = GroupRanked(
-        attempt="uid-gang.1.1", profile="berth", group=group, bundle=bundle, need=1, plan=GroupPlan(need=1)
-    )
-    await group_ranked_message(world.session, message).publish(world.session)
-    await world.until(lambda: informers.cache.members_of(key).is_begun)
+    informers.cache.observe(Upserted(kind=KIND, object=podgroup))
+    await world.until(lambda: informers.cache.members_of(group.key).is_begun)
+    bundle, create = bundled(pods[1:], {pods[1].uid: 1}), world.session.create_consumer
+
+    async def publish(attempt: str) -> None:
+        plan = GroupPlan(need=1)
+        message = GroupRanked(attempt=attempt, profile="berth", group=group, bundle=bundle, need=1, plan=plan)
+        await group_ranked_message(world.session, message).publish(world.session)
+
+    async def create_late(stream: str, consumer: str) -> None:
+        await publish("uid-gang.1.2")
+        await create(stream, consumer)
+
+    await publish("uid-gang.1.1")
+    monkeypatch.setattr(world.session, "create_consumer", create_late)
     taken_over = await takeover(world, informers, 2, follows_settled=follows_settled).run()
-    assert taken_over.begun == {1}
+    assert taken_over.begun == first
 
 
 async def test_what_a_leader_left_that_did_not_stop_cleanly_is_known_by_its_last_message(world, informers):

@@ -10,9 +10,9 @@ After a release of the Lease with every request answered, no fence (5.4) is need
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http import HTTPStatus
 from itertools import islice
 from typing import Final, TypeVar
@@ -22,7 +22,7 @@ from berth.api.kinds import POD, RESOURCE_CLAIM
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod, is_gone_while_unbound
 from berth.api.podgroups import GroupKey
-from berth.bus.interface import BusRefusedError, Session
+from berth.bus.interface import BusRefusedError, Session, StoredMessage
 from berth.bus.topology import CONTROL, RANKED
 from berth.decoding import version_number
 from berth.errors import DecodeError
@@ -66,7 +66,7 @@ class TakenOver:
     # Sequence of the last message that a crashed former leader left, because one of them may have crashed it; 0: none.
     left: int
     stored: int  # sequence of RANKED's last message
-    # Sequences of messages about groups of which some members are bound: they go first, or others take their room.
+    # Sequences of messages about begun groups that need members: they go first, or others take their room.
     begun: frozenset[int] = frozenset()
     are_claims_fenced: bool = True  # False: they could not be read, and a former leader may have writes in flight
 
@@ -77,7 +77,6 @@ class Left:
 
     pods: Sequence[Pod] = ()
     sequence: int = 0
-    groups: Mapping[int, GroupKey] = field(default_factory=dict)  # by the sequence of a message about it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,12 +113,11 @@ class Takeover:
         log.info("taken over", epoch=self.epoch, fenced=len(left.pods))
         stored = (await self.session.state(RANKED)).last_sequence
         are_claims_fenced = reads_claims or self.leadership.follows_settled
-        begun = (sequence for sequence, key in left.groups.items() if self.cache.members_of(key).is_begun)
         return TakenOver(
             consumer=consumer,
             left=left.sequence,
             stored=stored,
-            begun=frozenset(begun),
+            begun=frozenset([sequence async for sequence in self._begun()]),
             are_claims_fenced=are_claims_fenced,
         )
 
@@ -139,7 +137,7 @@ class Takeover:
         """Fence what former leaders have left, and wait until the watch has shown their results."""
         if self.cache.highest_fence > self.epoch:
             await self.leadership.confirm()
-        left = await (self._begun() if self.leadership.follows_settled else self._left_by_former_leaders())
+        left = Left() if self.leadership.follows_settled else await self._left_by_former_leaders()
         highest = await fence_each(left.pods or self._one_unbound(), self._fence_pod)
         if highest:
             await self.informers.reached(POD, str(highest))
@@ -150,16 +148,22 @@ class Takeover:
         self.cache.forget_former_epochs()
         return left
 
-    async def _begun(self) -> Left:
-        """What a former leader leaves that has settled its Bindings: groups of which it may have bound some members."""
-        _, groups, _ = await self._pods_in_ranked()
-        return Left(groups=groups)
+    async def _begun(self) -> AsyncIterator[int]:
+        """Messages about groups that are begun and need members, those included that came while pods were fenced."""
+        async for each in self.session.scan(RANKED, RANKED_PODS):
+            if (ranked := _group_in(each)) is not None and self._needs_members(ranked.group.key):
+                yield each.sequence
+
+    def _needs_members(self, key: GroupKey) -> bool:
+        """Whether the group is begun and below its minimum; members beyond it are as other pods."""
+        group, members = self.cache.groups.get(key), self.cache.members_of(key)
+        return group is not None and members.is_begun and members.wanted(group) > 0
 
     async def _left_by_former_leaders(self) -> Left:
-        named, groups, sequence = await self._pods_in_ranked()
+        named, sequence = await self._pods_in_ranked()
         newest = [self._newest(pod) for pod in named]
         pods = [pod for pod in (*newest, *await self._further_pods()) if pod is not None and needs_fence(pod)]
-        return Left(pods=[*{pod.uid: pod for pod in pods}.values()], sequence=sequence, groups=groups)
+        return Left(pods=[*{pod.uid: pod for pod in pods}.values()], sequence=sequence)
 
     async def _fence_claims(self) -> None:
         """Wait until the watch has shown what former leaders have written to any claim, and fence these claims."""
@@ -187,17 +191,13 @@ class Takeover:
     async def _become_current(self) -> None:
         await self.informers.become_current(POD, self.cache.pod_count)
 
-    async def _pods_in_ranked(self) -> tuple[list[Pod], dict[int, GroupKey], int]:
-        """The pods as RANKED names them, alone or in groups, its groups, and the last message's sequence."""
-        pods, groups, last = list[Pod](), dict[int, GroupKey](), 0
+    async def _pods_in_ranked(self) -> tuple[list[Pod], int]:
+        """The pods as RANKED names them, alone or in groups, and the last message's sequence."""
+        pods, last = list[Pod](), 0
         async for each in self.session.scan(RANKED, RANKED_PODS):
             last = max(last, each.sequence)
-            if GROUP_SUBJECT not in each.subject:
-                pods += _pods_in(each.data)
-            elif (ranked := _group_in(each.data)) is not None:
-                pods += ranked.bundle.pods()
-                groups[each.sequence] = ranked.group.key
-        return pods, groups, last
+            pods += _pods_in(each)
+        return pods, last
 
     def _newest(self, pod: Pod) -> Pod | None:
         """The pod's newest known state, if it is unbound."""
@@ -290,19 +290,22 @@ async def fence_each(targets: Iterable[T], fence_one: Callable[[T], Awaitable[in
     return max(worker.result() for worker in workers)
 
 
-def _pods_in(data: bytes) -> list[Pod]:
-    """The message's pod; none for a message whose delivery makes it a dead letter."""
+def _pods_in(stored: StoredMessage) -> list[Pod]:
+    """The pods that the message names; none for a message whose delivery makes it a dead letter."""
+    if GROUP_SUBJECT in stored.subject:
+        ranked = _group_in(stored)
+        return [] if ranked is None else ranked.bundle.pods()
     try:
-        pod = decode(data, _RankedPod).pod
+        pod = decode(stored.data, _RankedPod).pod
         check_names(pod.metadata)
     except DecodeError:
         return []
     return [pod]
 
 
-def _group_in(data: bytes) -> GroupRanked | None:
+def _group_in(stored: StoredMessage) -> GroupRanked | None:
     try:
-        return decode_group(data, GroupRanked)
+        return decode_group(stored.data, GroupRanked) if GROUP_SUBJECT in stored.subject else None
     except DecodeError:
         return None
 
