@@ -199,8 +199,8 @@ class Invariants:
             return
         if response.status == HTTPStatus.CREATED:
             self._on_bound(request)
-        elif response.status in (HTTPStatus.CONFLICT, HTTPStatus.NOT_FOUND):
-            # The pod has a later version or is gone: no Binding with what this one knew can succeed any more.
+        elif response.status in (HTTPStatus.CONFLICT, HTTPStatus.NOT_FOUND, HTTPStatus.UNPROCESSABLE_ENTITY):
+            # The pod has a later version, is gone or refused: no Binding with what this one knew can succeed any more.
             self._posted.pop((request.body.get("metadata") or {}).get("uid", ""), None)
 
     def _on_bound(self, request: ApiRequest) -> None:
@@ -344,6 +344,8 @@ class Invariants:
         self.groups.goes_as_one(victim, now)
         if self._world.now - self._chosen_at[victim.uid] > VISIBLE_SECONDS or self.groups.is_api_slow:
             return  # the choice is an old one: the API server has refused the eviction, or others have come in a stream
+        if len(question.members) < question.need:
+            return  # some have been deleted since the choice
         members = {pod.uid for pod in question.members}
         victims = {uid for uid, (preemptor, _) in self._evictions.items() if preemptor in members}
         victims |= self.messages.victims_for.get((key.namespace, key.name), set())
