@@ -136,6 +136,7 @@ class GroupRules:
                 self._check_number(attempt)
             self._publish(uid, uid)
             self._alone.add(uid)
+            self._planned.pop(uid, None)
             if number.endswith(".1") and self._world.is_calm:
                 self._check_passed_by(uid)
         elif ack.stream == DECISIONS:
@@ -323,7 +324,6 @@ class GroupRules:
         key = group_of(pod)
         if key is not None and self._in_flight.get(pod.uid) != pod.uid:
             self._count_post(process, pod)
-            self._check_unchanged(process, pod)
         assumed = self._invariants.assumed(process) if self._begun else {}
         self._begun = {
             uid: begun
@@ -349,14 +349,6 @@ class GroupRules:
         most = max(1, self._world.numbers.max_in_flight_bindings * 3 // 4)
         if self._world.is_calm and len(posts) > most:
             self._world.problem(f"{len(posts)} members have Bindings on their way, and an urgent pod would wait")
-
-    def _check_unchanged(self, process: SimulatedProcess, pod: Pod) -> None:
-        """A member that has changed since it was planned, by the binder's own cache, is not bound by the plan."""
-        cache = cache_of(process)
-        known = None if cache is None else cache.pod(pod.uid)
-        planned = self._planned.get(pod.uid)
-        if known is not None and planned not in (None, digest_of(known)) and self._world.is_calm:
-            self._world.problem(f"{pod.key} has changed since its group was planned, and is bound by the plan")
 
     def _on_answer(self, request: ApiRequest, response: Any) -> None:
         if request.route.kind is not PODS or request.route.subresource != "binding":
@@ -387,7 +379,14 @@ class GroupRules:
             is_finished = after is not None and "deletionTimestamp" not in after["metadata"]
             self._on_left(decoded(change.before), is_lost=not is_finished)
         elif after is not None and not was_bound and after["spec"].get("nodeName"):
+            if before is not None and not before["spec"].get("nodeName"):
+                self._check_unchanged(decoded(change.before))
             self._on_bound(decoded(change.after))
+
+    def _check_unchanged(self, waiting: Pod) -> None:
+        """A member that has changed since it was planned is not bound by the plan."""
+        if self._planned.get(waiting.uid) not in (None, digest_of(waiting)) and self._world.is_calm:
+            self._world.problem(f"{waiting.key} has changed since its group was planned, and is bound by the plan")
 
     def _note_whole(self, keys: Iterable[GroupKey | None]) -> None:
         groups = self._invariants.groups()
