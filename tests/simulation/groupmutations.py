@@ -61,6 +61,17 @@ def _losses_help_at_once() -> list[Replacement]:
     return [(grouping, "REPLACEMENT_SECONDS", 0.0)]
 
 
+def _failures_keep_their_place() -> list[Replacement]:
+    fail = Requeue._fail
+
+    def failed(self: Any, pod: Any, *rest: Any) -> None:
+        before = pod.timestamp
+        fail(self, pod, *rest)
+        pod.timestamp = before
+
+    return [(Requeue, "_fail", failed)]
+
+
 def _pods_join_in_flight() -> list[Replacement]:
     """A pod is published with its group while an attempt of its own is under way."""
     by_itself = grouping._BY_ITSELF | {Stage.IN_FLIGHT}
@@ -449,6 +460,9 @@ GROUP_MUTATIONS: Final[dict[str, Mutation]] = {
     "gates-say-nothing": Mutation("a gate says what is missing", 50, _gates_say_nothing, GATES),
     "losses-help-at-once": Mutation(
         "the room of a lost member is left to its replacement for a second", 200, _losses_help_at_once, PLACES
+    ),
+    "failures-keep-their-place": Mutation(
+        "a group that fails falls behind its equals (3.18)", 100, _failures_keep_their_place, ORDERS
     ),
     "highest-priority-counts": Mutation(
         "a group has the lowest priority of its members (3.18)", 200, _highest_priority_counts, IMPORTANT_GANGS

@@ -281,6 +281,8 @@ class GroupRules:
     def _check_order(self, pending: GroupPending) -> None:
         """Among equals that wait for slots begun groups go first, then those whose last attempt failed earlier."""
         known = self._known.setdefault(pending.group.uid, _Known())
+        # Before one that has come since then it may have gone early.
+        has_failed = known.failed_at is not None and max(self._changed_at.values(), default=0.0) < known.failed_at
         for entry, waits in self._queue():
             if not isinstance(entry, GroupEntry) or waits < SETTLED_SECONDS or known.is_first:
                 continue
@@ -290,7 +292,7 @@ class GroupRules:
                 continue
             if members.is_begun:
                 self._world.problem(f"group {pending.group.key} goes before its equal {key}, which is begun")
-            elif None not in (before, known.failed_at) and self._changed_at.get(key, 0.0) < before < known.failed_at:
+            elif has_failed and before is not None and self._changed_at.get(key, 0.0) < before < known.failed_at:
                 self._world.problem(f"group {pending.group.key} goes before its equal {key}, which failed earlier")
 
     # --- takeovers
