@@ -69,17 +69,17 @@ def test_outcome_of_a_publish_is_an_event(answer, event):
 
 
 @pytest.mark.parametrize(
-    ("answer", "may_come"),
+    ("answer", "will_come"),
     [
         pytest.param(stored(), True, id="stored"),
         pytest.param(stored(duplicate=True), False, id="a duplicate is not stored again"),
         pytest.param(StoreFullError("full"), False, id="not stored"),
-        pytest.param(UnansweredError("no answer"), True, id="perhaps stored"),
+        pytest.param(UnansweredError("no answer"), False, id="perhaps stored: as another scorer's, or kept for ever"),
     ],
 )
-def test_copy_of_an_answer_is_waited_for_only_if_it_may_come(answer, may_come):
+def test_copy_is_waited_for_only_if_it_will_come(answer, will_come):
     publisher, (subject, data), _ = published(answer)
-    assert publisher.sent.has(subject, data) == may_come
+    assert publisher.sent.has(subject, data) == will_come
     assert not publisher.sent.has(subject, data)
 
 

@@ -18,7 +18,6 @@ from berth.bus.interface import (
     PubAck,
     Session,
     StoreFullError,
-    UnansweredError,
 )
 from berth.bus.stages import StagedMessage, group_ranked_message, publish_dead_letter, ranked_message
 from berth.bus.topology import RANKED, TRIES
@@ -257,22 +256,20 @@ class RankingPublisher:
 
     def _on_answer(self, effect: PublishRanked, staged: StagedMessage, tries: int, answer: PubAck | BerthError) -> None:
         sequence = effect.held.sequence
+        if not isinstance(answer, PubAck) or answer.duplicate:
+            # There is no copy, or it may never come: one that does is read as another scorer's.
+            self.sent.forget(staged.subject)
         if isinstance(answer, PubAck):
             self._metrics.count("berth_messages_published_total", stream=RANKED)
             if self._logs_steps:
                 log_ranking(effect.message, effect.headers)
-            if answer.duplicate:
-                self.sent.forget(staged.subject)
             self._put(RankedStored(sequence=sequence))
         elif isinstance(answer, StoreFullError | BusyError) and tries:
-            self.sent.forget(staged.subject)
             self._later(FULL_RETRY_SECONDS, partial(self._publish, effect, staged, tries))
         elif isinstance(answer, PermanentError):
             self._put(RankedRefused(sequence=sequence, reason=str(answer)))
         else:
             log.warning("publishing failed, the message is redelivered", reason=str(answer))
-            if not isinstance(answer, UnansweredError | BusLostError):
-                self.sent.forget(staged.subject)
             self._put(RankedNotStored(sequence=sequence))
 
 
