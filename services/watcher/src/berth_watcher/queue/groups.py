@@ -143,6 +143,7 @@ class GroupEntry(QueuedPod):
     bound: list[str] = field(default_factory=list)
     victims: frozenset[str] = frozenset()
     rests_until: float = 0.0  # for what its last plan took, monotonic
+    gives_way_until: float = 0.0  # to groups that have waited longer, monotonic
 
     def record_decision(self, decision: DecisionSummary) -> None:
         QueuedPod.record_decision(self, decision)

@@ -13,6 +13,8 @@ from berth_watcher.queue.queuedpod import Stage
 from berth_watcher.stages.pods import PodStages, QueueParts
 from berth_watcher.store import ObjectChange
 
+# After groups that go before it, a group is published so much later: an attempt takes less.
+HEAD_START_SECONDS: Final = 0.1
 # Stages of a group whose last attempt failed.
 WAITING_IN_VAIN: Final = frozenset({Stage.AWAITING_WATCH, Stage.BACKOFF, Stage.UNSCHEDULABLE})
 
@@ -72,16 +74,20 @@ class GroupStages:
             return [*effects, *self._let_go(entry, review.members, helps=helps)]
         return [*effects, *self._close_gate(entry, review.gate)]
 
-    def _let_helped_go_first(self, fresh: GroupEntry) -> Sequence[Effect]:
-        """Let equals go that have waited longer, if only the pause between early ends of their back-off holds them.
+    def _go_after_helped(self, fresh: GroupEntry) -> Sequence[Effect]:
+        """Let equals go first that have waited longer, if only the pause between early ends of back-off holds them.
 
         Else groups that come again and again would take all room that becomes free within a second of their attempts.
+        Published with them, the group could be placed before them by another scorer.
         """
         effects: list[Effect] = []
         for helped in self._grouping.take_helped(fresh):
             self._requeue.end_back_off(helped)
             effects += self._pods.activate(helped)
-        return effects
+            fresh.gives_way_until = fresh.gives_way_until or self._clock.now + HEAD_START_SECONDS
+        if self._clock.now < fresh.gives_way_until:
+            return [*effects, *self._pods.move(fresh, Stage.GROUPED, due=fresh.gives_way_until)]
+        return [*effects, *self._pods.try_again(fresh)]
 
     def _close_gate(self, entry: GroupEntry, gate: GroupGate) -> Sequence[Effect]:
         entry.message, entry.unschedulable_plugins = gate.message, frozenset()
@@ -100,7 +106,7 @@ class GroupStages:
         if any(pod.spec.resource_claims for pod in entry.members):
             entry.mirror_change = self._mirror.changes
         if entry.stage in {Stage.GROUPED, Stage.RECOVERING} and not entry.failures:
-            return [*self._let_helped_go_first(entry), *self._pods.try_again(entry)]
+            return self._go_after_helped(entry)
         if entry.stage in {Stage.GROUPED, Stage.RECOVERING} or (helps and entry.stage in WAITING_IN_VAIN):
             return self._pods.try_again(entry)
         return self._pods.move(entry, Stage.ACTIVE) if has_moved and entry.stage is Stage.ACTIVE else ()
