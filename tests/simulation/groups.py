@@ -596,7 +596,7 @@ class GroupInvariants:
 
     # --- at each Binding
 
-    def posting(self, pod: Pod, node: str) -> None:
+    def posting(self, pod: Pod, node: str, *, is_repeated: bool) -> None:
         """A group is not begun before enough members are assumed, by the binder's own cache (ADR 72)."""
         key, process = group_of(pod), OWNER.get()
         cache = cache_of(process)
@@ -611,6 +611,8 @@ class GroupInvariants:
         self._waves[process.name, key] = self._world.loop.time()
         # A binder that was paused in a wave goes on with it.
         if before is not None and self._world.loop.time() - max(before, process.resumed_at) < WAVE_SECONDS:
+            return
+        if before is not None and is_repeated:
             return
         if any(each.process is process and each.life.stopping.is_set() for each in self._world.services):
             self._world.problem(f"{process.name} begins group {key} though it is to stop")

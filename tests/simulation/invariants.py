@@ -118,9 +118,10 @@ class Invariants:
         One whose answer is lost is sent again to the same node, whatever has become of the node, since the lost one may
         still arrive (docs/protocol.md, 5). So the knowledge at the first one counts.
         """
+        is_repeated = self._posted.get(pod.uid) == node or pod.uid in self._bound_by_us  # an answer was lost
         self._posted[pod.uid] = node
         if self.groups is not None:
-            self.groups.posting(pod, node)
+            self.groups.posting(pod, node, is_repeated=is_repeated)
         if self.earmarks is not None:
             self.earmarks.posting(pod, node)
         self._known_at_first.setdefault((pod.uid, node, pod.metadata.resource_version), dict(seen))
