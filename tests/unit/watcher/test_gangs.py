@@ -299,6 +299,12 @@ def test_a_group_that_has_just_been_tried_goes_before_an_equal_that_comes_with_t
     assert names(watcher, 3) == ["gang-0", "gang-1"]
 
 
+def test_a_group_that_has_just_been_tried_does_not_go_before_the_rest_of_a_begun_one():
+    watcher = just_tried()
+    watcher.show(bound(a_member("gang-0")), a_member("gang-1"))
+    assert [names(watcher, place) for place in range(2, len(watcher.groups_published))] == [["gang-1"]]
+
+
 @pytest.mark.parametrize("fresh", [{"priority": 100}, {"age_seconds": 50}], ids=["more important", "complete earlier"])
 def test_a_group_that_has_just_been_tried_does_not_go_before_one_whose_place_is_before_it(fresh):
     watcher = just_tried()

@@ -105,7 +105,7 @@ class GroupStages:
         has_moved = self._grouping.update_entry(entry, members)
         if any(pod.spec.resource_claims for pod in entry.members):
             entry.mirror_change = self._mirror.changes
-        if entry.stage in {Stage.GROUPED, Stage.RECOVERING} and not entry.failures:
+        if entry.stage in {Stage.GROUPED, Stage.RECOVERING} and not entry.failures and not members.is_begun:
             return self._go_after_helped(entry)
         if entry.stage in {Stage.GROUPED, Stage.RECOVERING} or (helps and entry.stage in WAITING_IN_VAIN):
             return self._pods.try_again(entry)
