@@ -63,7 +63,7 @@ async def test_a_group_is_bound_whole_or_not_at_all(user: ClusterUser):
     await user.all_bound(second)
 
 
-async def test_a_group_waits_for_its_members_and_a_lost_one_is_replaced(user: ClusterUser):
+async def test_a_group_waits_for_its_members_and_a_lost_one_is_replaced_while_another_waits(user: ClusterUser):
     await user.add_nodes(1, cpu="4")
     await add_podgroup(user, "gang", 4)
     labels = in_podgroup("gang")
@@ -78,9 +78,13 @@ async def test_a_group_waits_for_its_members_and_a_lost_one_is_replaced(user: Cl
     await user.delete_pod(single)
     late = await user.add_pods(1, "late", cpu="1", labels=labels)
     await user.all_bound([*first, *late])
+    await add_podgroup(user, "rival", 2)
+    rival = await user.add_pods(2, "rival", cpu="500m", labels=in_podgroup("rival"))
+    await all_wait(user, "rival", 2)
     await user.delete_pod(first[0])
     replacement = await user.add_pods(1, "replacement", cpu="1", labels=labels)
     await user.all_bound(replacement)
+    assert not {*await user.placed()} & {*rival}, "the place of a lost member is its replacement's"
 
 
 @pytest.fixture(scope="module")
