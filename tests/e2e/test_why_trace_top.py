@@ -303,7 +303,7 @@ def test_top_prints_the_same_as_json(simulated: BerthUp):
     assert document["attention"] == []
     stats = {one["service"]: one["stats"] for one in document["services"]}
     assert stats["berth-watcher"]["leading"]["number"] >= 1
-    assert stats["berth-watcher"]["queues"].keys() == {"active", "backoff", "unschedulable", "gated"}
+    assert stats["berth-watcher"]["queues"].keys() == {"active", "backoff", "unschedulable", "gated", "with group"}
     assert stats["berth-watcher"]["in_flight"] == {"berth": 0}
     assert (stats["berth-binder"]["leading"]["number"], stats["berth-binder"]["unexamined"]) == (1, 0)
     assert len({one["configuration"] for one in stats.values()}) == 1

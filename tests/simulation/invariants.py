@@ -822,6 +822,7 @@ NOT_OF_PODS: Final = tuple(
         "_events",
         "_expired",
         "_free",
+        "_group_sizes",
         "_handlers",
         "_registered_events",
         "_keys",

@@ -19,7 +19,7 @@ from berth.messages.earmarks import Earmark
 from berth.messages.encoding import encode
 from berth.messages.groupattempts import GroupPending, GroupRanked
 from berth.messages.groups import ClassPlan, GroupPlan
-from berth.messages.queue import GROUPED, GroupCounts, QueueAnswer, QueuedPodDetail, WaitingPod
+from berth.messages.queue import GROUPED, WITH_GROUP, GroupCounts, QueueAnswer, QueuedPodDetail, WaitingPod
 from berth_cli.commands.queue import pod_lines
 from berth_cli.commands.trace import groups_named, stored_messages
 from berth_cli.console.answers import group_json
@@ -44,7 +44,7 @@ from harness.fakes.memory_bus import MemoryBus
 from harness.worlds.printed import printed, words
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
-TOO_SMALL = "2 of 4 have a place; 2 like second-2 do not fit: 2 Insufficient cpu"
+TOO_SMALL = "2 of 4 have a place; 2 like second-2 do not fit: 0/2 nodes are available: 2 Insufficient cpu"
 
 
 def a_cluster() -> Snapshot:
@@ -61,7 +61,7 @@ def a_cluster() -> Snapshot:
     return snapshot
 
 
-def a_row(name: str, queue: str = "gated", stage: str = GROUPED, **more) -> WaitingPod:
+def a_row(name: str, queue: str = WITH_GROUP, stage: str = GROUPED, **more) -> WaitingPod:
     parts = {"uid": f"uid-{name}", "since": NOW - timedelta(seconds=65), "message": TOO_SMALL, **more}
     return WaitingPod(namespace="default", name=name, profile="berth", queue=queue, stage=stage, **parts)
 
@@ -111,7 +111,7 @@ def test_groups_say_what_is_bound_and_what_waits():
         ["default/first", "bound", "4", "0", "4"],
         [
             "default/lone",
-            "gated",
+            "incomplete",
             "0",
             "1",
             "1",
@@ -174,8 +174,9 @@ def test_a_group_is_one_row_of_the_queue():
     listed = words(printed(*pod_lines(answer, rows=None, complete=True), width=200))
     assert [line[:5] for line in listed[1:]] == [
         ["default/second", "(group,", "4", "pods)", "unschedulable"],
-        ["default/lone-0", "gated", "1", "min", "5"],
+        ["default/lone-0", "with", "group", "1", "min"],
     ]
+    assert listed[1][-len(TOO_SMALL.split()) :] == TOO_SMALL.split()
 
 
 def test_nothing_is_advised_on_a_group_as_if_it_were_one_pod():

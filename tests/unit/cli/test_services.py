@@ -18,7 +18,7 @@ def service(name, identity="", **stats):
 def watcher(identity="watcher-1", **stats):
     leads = {"leading": {"number": 7, "seconds": 65.0}}
     figures_of = {
-        "queues": {"active": 3, "gated": 2, "backoff": 1, "unschedulable": 20},
+        "queues": {"active": 3, "with group": 4, "gated": 2, "backoff": 1, "unschedulable": 20},
         "in_flight": {"late": 64, "berth": 1},
         "window": {"late": 64, "berth": 64},
         "stalled": [],
@@ -45,7 +45,7 @@ def test_nothing_needs_attention_when_all_is_well():
 def test_the_leading_watcher_tells_its_queues_and_windows():
     standby = watcher("watcher-2", leading=None, queues={})
     assert list(queue_lines(seen([standby, watcher()]))) == [
-        "waiting pods: active 3, backoff 1, unschedulable 20, gated 2",
+        "waiting pods: active 3, backoff 1, unschedulable 20, gated 2, with group 4",
         "in flight: berth 1 of 64, late 64 of 64",
     ]
     assert list(queue_lines(seen([standby]))) == []

@@ -11,7 +11,7 @@ from berth.bus.interface import BusLostError, Session
 from berth.errors import TemporaryError
 from berth.messages.attempts import Decision, Outcome
 from berth.messages.encoding import decode, encode
-from berth.messages.queue import QueueAnswer, WaitingPod
+from berth.messages.queue import GroupCounts, QueueAnswer, WaitingPod
 from berth_cli.recording import recorder
 from berth_cli.recording.file import Waiting, recorded
 from berth_cli.recording.history import RecordedQueue, all_decisions
@@ -107,11 +107,12 @@ async def test_a_list_has_so_many_pods_and_counts_the_others(session: MemorySess
     assert [each.more for each in found] == [0, 116]
 
 
-async def test_pods_in_flight_are_no_part_of_what_is_counted_as_left_out(
+async def test_pods_in_flight_and_groups_are_no_part_of_what_is_counted_as_left_out(
     session: MemorySession, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(recorder, "MOST_PODS", 1)
-    pods = [waiting_pod("a"), waiting_pod("b", queue="in flight", stage="in flight")]
+    group = waiting_pod("~gang", members=GroupCounts(dialect="scheduling.x-k8s.io", name="gang", minimum=2))
+    pods = [waiting_pod("a"), waiting_pod("b", queue="in flight", stage="in flight"), group]
     (found,), _ = await asked(session, Watcher(QueueAnswer(now=NOW, pods=pods, next=2, queues={"unschedulable": 3})))
     assert found.more == 2
 

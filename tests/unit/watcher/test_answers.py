@@ -51,7 +51,7 @@ def with_one_of_each() -> WatcherUnderTest:
 def test_each_pod_is_in_its_queue_with_its_reason():
     answer = page(with_one_of_each())
     waiting = {one.name: one for one in answer.pods if not one.name.startswith("busy")}
-    assert answer.queues == {"active": 1, "backoff": 1, "unschedulable": 1, "gated": 1}
+    assert answer.queues == {"active": 1, "backoff": 1, "unschedulable": 1, "gated": 1, "with group": 0}
     assert (waiting["web"].queue, waiting["web"].plugins, waiting["web"].message) == ("unschedulable", FIT, "no room")
     assert (waiting["bad"].queue, waiting["bad"].message) == ("backoff", "a plugin failed")
     assert (waiting["gated"].queue, waiting["gated"].plugins) == ("gated", ["SchedulingGates"])

@@ -12,7 +12,7 @@ from berth.api.pod import Pod
 from berth.api.podgroups import GROUP_LABEL, CoschedulingPodGroup, CoschedulingSpec, Dialect
 from berth.kube.listwatch import Current, Deleted, Listed
 from berth.messages.attempts import Outcome, Positions, Preemption, Reason, Victim
-from berth.messages.queue import GROUPED, GroupCounts, PageRequest, PodRequest
+from berth.messages.queue import GROUPED, INCOMPLETE, WITH_GROUP, GroupCounts, PageRequest, PodRequest
 from berth_watcher.events import (
     AttemptLookedUp,
     CountWholeGroup,
@@ -24,6 +24,7 @@ from berth_watcher.events import (
     StreamsRead,
     Warn,
 )
+from berth_watcher.metrics import stats_of
 from berth_watcher.queue.answers import PODS_SCANNED
 from berth_watcher.settings import AttemptSettings
 from berth_watcher.stages.groups import HEAD_START_SECONDS
@@ -766,14 +767,38 @@ def test_a_group_is_a_row_of_the_queue_and_its_pods_name_it():
     assert group.members == GroupCounts(dialect="scheduling.x-k8s.io", name="gang", minimum=4, need=4, pending=3)
     assert (group.title, group.queue, group.stage, group.message) == (
         "default/gang",
-        "gated",
+        INCOMPLETE,
         GROUPED,
         "3 of 4 members exist",
     )
+    assert rows["gang-0"].queue == WITH_GROUP
     assert {name: (row.group, row.waits_with_group) for name, row in rows.items() if name != GANG} == {
         **{f"gang-{number}": (GANG, True) for number in range(3)},
         "web": ("", False),
     }
+
+
+def test_pods_that_wait_with_their_group_are_counted_once_and_not_as_gated():
+    watcher = a_watcher(a_pod_group(minimum=4), *members(4), a_pod("later", gates=("quota",)))
+    positions = Positions(cluster=watcher.sequence)
+    watcher.decide(GANG, Outcome.UNSCHEDULABLE, positions=positions, blockers=["NodeResourcesFit"])
+    counts = {"active": 0, "backoff": 0, "unschedulable": 0, "gated": 1, WITH_GROUP: 4}
+    assert watcher.core.answers.page(PageRequest(), watcher.now).queues == counts
+    figures = watcher.core.figures(watcher.now)
+    assert stats_of(figures)["queues"] == counts
+    # kube-scheduler's queues are label values of a metric, in which a group is an entry beside its pods.
+    assert figures.pending == {"active": 0, "backoff": 0, "unschedulable": 1, "gated": 5}
+
+
+def test_a_group_is_found_in_its_queue_and_beside_its_pods():
+    watcher = a_watcher(a_pod_group(minimum=2), *members(2), a_pod("web"))
+    positions = Positions(cluster=watcher.sequence)
+    watcher.decide(GANG, Outcome.UNSCHEDULABLE, positions=positions, blockers=["NodeResourcesFit"])
+
+    def listed(queue: str) -> set[str]:
+        return {row.name for row in watcher.core.answers.page(PageRequest(queue=queue), watcher.now).pods}
+
+    assert (listed("unschedulable"), listed(WITH_GROUP)) == ({GANG}, {GANG, "gang-0", "gang-1"})
 
 
 def test_a_group_is_answered_by_its_name_in_subjects():

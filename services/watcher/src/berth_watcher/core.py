@@ -292,11 +292,13 @@ class WatcherCore:
         return queued is not None and queued.attempt == attempt and queued.stage in UNDECIDED
 
     def figures(self, now: float) -> Figures:
-        window, pending = self._attempts.window, self._queue.pending()
+        window, pending, queues = self._attempts.window, self._queue.pending(), self._queue.waiting_pods()
         left_out = Counter(kind for kind, _, _ in self._store.undecodable)
         pending["active"] += self._attempts.not_stored
+        queues["active"] += self._attempts.not_stored
         return Figures(
             pending=pending,
+            queues=queues,
             unschedulable=self._queue.unschedulable({name: each.rejecting for name, each in self._profiles.items()}),
             incoming=self._queue.incoming,
             in_flight=window.used(),

@@ -24,7 +24,8 @@ GAUGES: Final[tuple[GaugeName, ...]] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    pending: Mapping[str, int]  # pods by kube-scheduler's queue
+    pending: Mapping[str, int]  # pods by kube-scheduler's queue, and PodGroups beside their pods
+    queues: Mapping[str, int]  # pods by the queue that people see
     # Rejected pods not tried again since, by plugin and profile: once per plugin, and once for all names that are not
     # plugins of the profile.
     unschedulable: Mapping[tuple[str, str], int]
@@ -44,7 +45,7 @@ class Figures:
 def stats_of(figures: Figures) -> dict[str, object]:
     """The leader's queues and stalled pods, as ``nats micro stats`` and ``berth top`` show them."""
     return {
-        "queues": dict(figures.pending),
+        "queues": dict(figures.queues),
         "in_flight": dict(figures.in_flight),
         "window": dict(figures.window_size),
         "groups": dict(figures.groups),

@@ -22,6 +22,8 @@ from berth.messages.attempts import Outcome
 from berth.messages.groupattempts import subject_name
 from berth.messages.queue import (
     IN_FLIGHT,
+    INCOMPLETE,
+    WITH_GROUP,
     GroupCounts,
     Helping,
     PageRequest,
@@ -80,7 +82,7 @@ class QueueAnswers:
             scanned += 1
             if request.namespace not in {"", queued.pod.metadata.namespace}:
                 continue
-            if request.queue not in {"", _queue_of(queued)}:
+            if request.queue and request.queue not in _queues_of(queued):
                 continue
             pods.append(self._line(queued, now, whole=False))
             counted += len(queued.group.pods) if isinstance(queued, GroupEntry) else 0
@@ -107,7 +109,7 @@ class QueueAnswers:
         return QueueAnswer(
             now=self._clock.at(now).wall,
             draining=self._attempts.is_draining,
-            queues=self._queue.pending(),
+            queues=self._queue.waiting_pods(),
             pods=pods or [],
             next=next_start,
             detail=detail,
@@ -177,7 +179,14 @@ class QueueAnswers:
 
 
 def _queue_of(queued: QueuedPod) -> str:
+    if queued.is_group and queued.stage is Stage.GROUPED:
+        return INCOMPLETE
     return QUEUES.get(queued.stage, IN_FLIGHT)
+
+
+def _queues_of(queued: QueuedPod) -> tuple[str, ...]:
+    """Where people look for it: for a group also where its pods are."""
+    return (_queue_of(queued), WITH_GROUP) if queued.is_group else (_queue_of(queued),)
 
 
 def _named_group(queued: QueuedPod) -> str:

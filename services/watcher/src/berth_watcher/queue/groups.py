@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum, auto
-from typing import Final
+from typing import ClassVar, Final
 
 import msgspec
 
@@ -136,6 +136,7 @@ class GroupEntry(QueuedPod):
     ``victims``: uids of the pods that are evicted for it.
     """
 
+    is_group: ClassVar[bool] = True
     group: QueuedGroup
     form: PodGroup
     members: list[Pod] = field(default_factory=list)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Final
+from typing import ClassVar, Final
 
 import msgspec
 
@@ -15,6 +15,7 @@ from berth.api.pod import Pod, is_gone_while_unbound
 from berth.api.podlimits import refusal
 from berth.framework.plugincalls import PluginFailure, PluginTimeout
 from berth.messages.attempts import DecisionSummary, Outcome, Positions
+from berth.messages.queue import WITH_GROUP
 from berth.messages.subjects import Attempt, PodSubject, Uid
 
 # kube-scheduler's name of the event that adds a new pod to the queue.
@@ -49,7 +50,7 @@ class Stage(StrEnum):
 WAITING_FOR_EVENT: Final = frozenset({Stage.UNSCHEDULABLE, Stage.GATED})  # stages that a cluster event may end
 
 # kube-scheduler's queue per stage, for scheduler_pending_pods. Pods in other stages are not pending.
-QUEUES: Final = {
+KUBE_QUEUES: Final = {
     Stage.RECOVERING: "active",
     Stage.GATED: "gated",
     Stage.GROUPED: "gated",
@@ -60,9 +61,12 @@ QUEUES: Final = {
     Stage.UNSCHEDULABLE: "unschedulable",
 }
 
+# The same for people, who look for scheduling gates where a pod is gated.
+QUEUES: Final[Mapping[Stage, str]] = {**KUBE_QUEUES, Stage.GROUPED: WITH_GROUP}
+
 # The same for scheduler_queue_incoming_pods_total, which has no queue of gated pods.
 INCOMING_QUEUES: Final[Mapping[Stage, str]] = {
-    **{stage: queue for stage, queue in QUEUES.items() if stage is not Stage.RECOVERING},
+    **{stage: queue for stage, queue in KUBE_QUEUES.items() if stage is not Stage.RECOVERING},
     Stage.GATED: "unschedulable",
     Stage.GROUPED: "unschedulable",
 }
@@ -88,6 +92,7 @@ class QueuedPod:
     fields.
     """
 
+    is_group: ClassVar[bool] = False
     pod: Pod  # its newest state at the API
     timestamp: datetime  # created or last rejected; older pods go first within a priority
     stage: Stage = Stage.RECOVERING

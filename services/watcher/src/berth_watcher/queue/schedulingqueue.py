@@ -33,7 +33,7 @@ from berth.framework.profile import Profile
 from berth.framework.status import SUCCESS, Status
 from berth.messages.subjects import Uid
 from berth_watcher.events import Warn
-from berth_watcher.queue.queuedpod import INCOMING_QUEUES, QUEUES, EventClock, QueuedPod, Stage
+from berth_watcher.queue.queuedpod import INCOMING_QUEUES, KUBE_QUEUES, QUEUES, EventClock, QueuedPod, Stage
 
 UNKNOWN_PLUGIN: Final = "(unknown)"  # in place of names in Decisions that are not plugins of the profile
 
@@ -201,6 +201,7 @@ class SchedulingQueue:
         self._awaiting_mirror: list[tuple[int, int, str]] = []  # by the mirror's change that they wait for
         self._generation = 0  # of the last move
         self._stage_sizes: Counter[Stage] = Counter()
+        self._group_sizes: Counter[Stage] = Counter()  # how many of these entries are groups
         self._rejected: Counter[tuple[str, frozenset[str]]] = Counter()
         self._rejected_as: dict[str, tuple[str, frozenset[str]]] = {}
 
@@ -218,10 +219,18 @@ class SchedulingQueue:
         return iter(self._pods.values())
 
     def pending(self) -> dict[str, int]:
-        sizes = dict.fromkeys(QUEUES.values(), 0)
-        for stage, queue in QUEUES.items():
+        """Entries by kube-scheduler's queue: a group is one, beside its pods."""
+        sizes = dict.fromkeys(KUBE_QUEUES.values(), 0)
+        for stage, queue in KUBE_QUEUES.items():
             sizes[queue] += self._stage_sizes[stage]
         return sizes
+
+    def waiting_pods(self) -> dict[str, int]:
+        """Pods by the queue that people see."""
+        pods = dict.fromkeys(QUEUES.values(), 0)
+        for stage, queue in QUEUES.items():
+            pods[queue] += self._stage_sizes[stage] - self._group_sizes[stage]
+        return pods
 
     def unschedulable(self, known: Mapping[str, Container[str]]) -> dict[tuple[str, str], int]:
         """Rejected pods not tried again since, by plugin and profile.
@@ -241,13 +250,13 @@ class SchedulingQueue:
     def add(self, pod: QueuedPod) -> None:
         self._pods[pod.uid] = pod
         self._names.setdefault(pod.pod.metadata.namespace, {})[pod.pod.metadata.name] = pod.uid
-        self._stage_sizes[pod.stage] += 1
+        self._count(pod, 1)
 
     def remove(self, pod: QueuedPod) -> None:
         if self._pods.pop(pod.uid, None) is None:
             return
         self._forget_name(pod)
-        self._stage_sizes[pod.stage] -= 1
+        self._count(pod, -1)
         self._clear_rejection(pod)
         pod.generation = self._next_generation()
 
@@ -256,16 +265,21 @@ class SchedulingQueue:
 
         ``place`` is needed if the pod becomes active or its back-off may end early.
         """
-        self._stage_sizes[pod.stage] -= 1
+        self._count(pod, -1)
         self._update_metrics(pod, stage)
         pod.stage, pod.generation, pod.due = stage, self._next_generation(), None
-        self._stage_sizes[stage] += 1
+        self._count(pod, 1)
         if place is not None:
             self._push(pod, place, self._active if stage is Stage.ACTIVE else self._early)
         if stage is Stage.AWAITING_MIRROR:
             heapq.heappush(self._awaiting_mirror, (pod.mirror_change, pod.generation, pod.uid))
         if due is not None:
             self.set_timer(pod, due)
+
+    def _count(self, pod: QueuedPod, by: int) -> None:
+        self._stage_sizes[pod.stage] += by
+        if pod.is_group:
+            self._group_sizes[pod.stage] += by
 
     def _forget_name(self, pod: QueuedPod) -> None:
         metadata = pod.pod.metadata
@@ -374,14 +388,14 @@ class SchedulingQueue:
         queue = INCOMING_QUEUES.get(stage)
         if queue is not None and queue != INCOMING_QUEUES.get(pod.stage):
             self.incoming[queue, pod.incoming_event] += 1
-        if QUEUES.get(stage) != "active":
+        if KUBE_QUEUES.get(stage) != "active":
             pod.active_since = None
         elif pod.active_since is None:
             pod.active_since = self._clock.now
             if pod.first_active_at is None:
                 pod.first_active_at = self._clock.now
         self._clear_rejection(pod)
-        if pod.unschedulable_plugins and stage in QUEUES:
+        if pod.unschedulable_plugins and stage in KUBE_QUEUES:
             rejected = self._rejected_as[pod.uid] = (pod.profile, pod.unschedulable_plugins)
             self._rejected[rejected] += 1
 

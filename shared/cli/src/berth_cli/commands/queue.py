@@ -46,10 +46,11 @@ from berth_cli.services import DRAINING, what_stops
 app = typer.Typer(name="queue", help="List waiting pods, or explain why a pod waits.", invoke_without_command=True)
 # Pods that are read for a table without --all: enough for what would help, and few requests to the watcher.
 MOST_READ: Final = 1000
+_NAMES: Final = ", ".join(f"'{name}'" if " " in name else name for name in (*QUEUES, IN_FLIGHT))
 
 OneQueue = Annotated[
     str | None,
-    typer.Option("--queue", metavar="QUEUE", help=f"Only {', '.join(QUEUES)} or '{IN_FLIGHT}'.", show_default=False),
+    typer.Option("--queue", metavar="QUEUE", help=f"Only {_NAMES}.", show_default=False),
 ]
 ListedNamespace = Annotated[
     str | None, typer.Option("-n", "--namespace", metavar="NS", help="Only this namespace.", show_default=False)
@@ -78,7 +79,7 @@ def list_queue(  # noqa: PLR0913 - one parameter a flag, given by name
 ) -> None:
     """List the waiting pods, by queue.
 
-    Active, backoff, unschedulable, gated, in flight; and what would help the unschedulable ones.
+    Active, backoff, unschedulable, gated, with their group, in flight; and what would help the unschedulable ones.
     """
     if context.invoked_subcommand is None:
         configuration = ConfigurationFlags(file=config, provider=algorithm_provider, gates=feature_gates)
@@ -95,7 +96,7 @@ class _QueueAsked:
 
 async def _list(asked: _QueueAsked, *, queue: str | None, namespace: str | None, every_row: bool, advice: bool) -> None:
     if queue is not None and queue not in {*QUEUES, IN_FLIGHT}:
-        raise UsageError(f"listing queue {queue!r}: want one of {', '.join(QUEUES)}, {IN_FLIGHT!r}")
+        raise UsageError(f"listing queue {queue!r}: want one of {_NAMES}")
     async with open_session(asked.server, name="queue", is_named=not asked.output.is_document) as session:
         limit = 0 if every_row or asked.output.is_document else MOST_READ
         answer, complete = await read_queue(session, queue=queue or "", namespace=namespace or "", limit=limit)

@@ -29,7 +29,7 @@ from berth.messages.attempts import ClassResult, Decision, GroupResult
 from berth.messages.earmarks import Earmark
 from berth.messages.encoding import decode
 from berth.messages.groupattempts import group_named, subject_name
-from berth.messages.queue import QueueAnswer, QueuedPodDetail, WaitingPod
+from berth.messages.queue import INCOMPLETE, WITH_GROUP, QueueAnswer, QueuedPodDetail, WaitingPod
 from berth_cli.mirror import open_mirror
 from berth_cli.options import NotFoundError, PodName
 from berth_cli.pods.timeline import reason_text
@@ -83,7 +83,8 @@ class GroupSummary:
         if self.row is not None:
             return self.row.queue
         if self.waiting:
-            return self.waiting[0].queue
+            first = self.waiting[0].queue
+            return INCOMPLETE if first == WITH_GROUP else first
         if not self.placed:
             return EMPTY
         return BOUND if len(self.placed) >= self.minimum else PARTIAL

@@ -141,7 +141,7 @@ def queue_json(answer: QueueAnswer, *, complete: bool) -> dict[str, object]:
 
 
 def queue_counts(answer: QueueAnswer) -> str:
-    """``waiting pods: active 3, backoff 1, unschedulable 20, gated 2``."""
+    """``waiting pods: active 3, backoff 1, unschedulable 20, gated 2, with group 4``."""
     return "waiting pods: " + ", ".join(f"{name} {answer.queues[name]}" for name in QUEUES if name in answer.queues)
 
 
@@ -161,11 +161,11 @@ def rows_of(pods: Sequence[WaitingPod]) -> list[WaitingPod]:
 
 
 def _row_title(pod: WaitingPod) -> str:
-    return pod.title if pod.members is None else f"{pod.title} (group, {pod.members.pending} pods)"
+    return pod.title if pod.members is None else f"{pod.title} (group, {_times(pod.members.pending, 'pod')})"
 
 
 def _why(pod: WaitingPod) -> str:
-    if pod.stage == GROUPED:
+    if pod.members is not None or pod.stage == GROUPED:
         return pod.message
     plugins = ", ".join(pod.plugins)
     if pod.queue in {"unschedulable", "gated"} and plugins:

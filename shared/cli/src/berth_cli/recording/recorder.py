@@ -204,7 +204,7 @@ async def _lists(session: Session, ask: AskQueue, longest: timedelta) -> AsyncGe
             if page.now is None:
                 raise DecodeError("decoding an answer about the queue: want the time of it, got none")
             count += len(page.pods)
-            queued += sum(pod.queue in page.queues for pod in page.pods)
+            queued += sum(pod.queue in page.queues and pod.members is None for pod in page.pods)
             decisions: list[Recorded] = []
             if room > 0:
                 decisions = [each async for each in _last_decisions(session, page.pods)]

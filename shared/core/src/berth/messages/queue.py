@@ -21,8 +21,11 @@ QUEUE: Final = "queue"
 POD: Final = "pod"
 RETRY: Final = "retry"  # the watcher's endpoint for admins
 
-# kube-scheduler's queues, from the pods that are tried next to those that only a person can release.
-QUEUES: Final = ("active", "backoff", "unschedulable", "gated")
+WITH_GROUP: Final = "with group"  # pods that wait with their PodGroup, whatever the group waits for
+# kube-scheduler's queues, from the pods that are tried next to those that only a person can release, and one more.
+QUEUES: Final = ("active", "backoff", "unschedulable", "gated", WITH_GROUP)
+# In place of a queue, of a PodGroup: it cannot be tried before it has its members.
+INCOMPLETE: Final = "incomplete"
 # The stage of a pod that waits with its group, and of a group that waits for members.
 GROUPED: Final = "grouped"
 # Instead of a queue: the latest attempt is with scorers or binder, or the watch does not show the pod bound yet.
@@ -60,7 +63,7 @@ class WaitingPod(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str
     uid: str
     profile: str
-    queue: str  # one of QUEUES, or IN_FLIGHT
+    queue: str  # one of QUEUES, IN_FLIGHT, or INCOMPLETE
     # The watcher's name for the wait: `awaiting versions` is active after a conflict.
     stage: str
     # Its creation: a pod waits from then on, however often it was tried.
@@ -121,7 +124,7 @@ class QueueAnswer(Versioned, frozen=True, kw_only=True):
     error: str = ""
     now: datetime | None = None
     draining: bool = False
-    queues: dict[str, int] = msgspec.field(default_factory=dict)  # pods by queue, of all namespaces
+    queues: dict[str, int] = msgspec.field(default_factory=dict)  # pods by queue, of all namespaces, without groups
     pods: list[WaitingPod] = msgspec.field(default_factory=list)
     next: int | None = None  # `start` of the next page; None after the last
     detail: QueuedPodDetail | None = None  # of one pod; None: unknown to the watcher

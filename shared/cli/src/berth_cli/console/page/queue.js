@@ -15,7 +15,8 @@ const QUEUES = {
   active: "tried next, by priority, then in turns of namespaces",
   backoff: "wait for the end of their back-off",
   unschedulable: "wait for an event that may help",
-  gated: "wait for somebody else to release them, or with their group",
+  gated: "wait for somebody else to release them",
+  "with group": "wait with their PodGroup, until all of it fits or its members have come",
   "in flight": "with scorers or binder",
 };
 const ROWS = 200;
@@ -76,7 +77,7 @@ export function queueView(place, signal) {
     nothing.hidden = pods.length > 0;
     setText(nothing, found.looked_at ? "None of these pods waits." : wanted() ? "No such pod waits." : "No pod waits.");
     table.hidden = !pods.length;
-    refill(body, pods.map((pod) => el("tr", {}, cell("Pod", {}, podLink(pod.namespace, pod.name, pod.members && `${pod.namespace}/${pod.members.name} (group, ${pod.members.pending || 0} pods)`), partialFor(pod)),
+    refill(body, pods.map((pod) => el("tr", {}, cell("Pod", {}, podLink(pod.namespace, pod.name, pod.members && `${pod.namespace}/${pod.members.name} (group, ${pod.members.pending || 0} ${pod.members.pending === 1 ? "pod" : "pods"})`), partialFor(pod)),
       cell("Why", { class: "wide" }, pod.message || pod.stage, (pod.plugins || []).length ? el("span", { class: "muted" }, " ", words(pod.plugins.join(", "))) : null),
       cell("Queue", {}, pod.queue), cell("Age", { class: "number" }, duration(Math.max(0, now - unix(pod.since)))),
       cell("Again in", { class: "number" }, pod.tried_again_seconds === undefined || pod.tried_again_seconds === null ? "" : duration(pod.tried_again_seconds)),
