@@ -71,7 +71,7 @@ def test_twelve_evictions_are_enough_for_twelve_and_none_is_of_the_group_that_go
 def test_the_search_looks_for_places_alone(full, monkeypatch):
     """Alternates, and why others have no place, take as long as the places."""
     monkeypatch.setattr(planner.Planner, "_alternates", None)
-    monkeypatch.setattr(planner.Planner, "_rejections", None)
+    monkeypatch.setattr(planner.Planner, "_diagnosis", None)
     assert len(names(evicted(a_question(members(12, cpu="1")), full))) == 12
     assert evicted(a_question(members(60, cpu="1")), full) is None
 

@@ -64,7 +64,8 @@ def test_one_member_too_many_and_none_has_a_node():
     found = plan_at_once(a_question(members(17, cpu="1")), racks([0, 0], [0, 0]), PROFILE)
     assert not found.is_found
     assert found.message == (
-        "16 of 17 have a place; 1 like m016 do not fit: 4 Insufficient cpu; no order of placing them would do"
+        "16 of 17 have a place; 1 like m016 do not fit: 0/4 nodes are available: 4 Insufficient cpu; "
+        "there is no room for all of them"
     )
     assert found.is_impossible
     assert [(each.plugin, each.nodes) for each in found.classes[0].rejections] == [("NodeResourcesFit", 4)]
@@ -120,8 +121,8 @@ def test_affinity_that_does_not_select_all_members_is_no_key():
 def test_a_group_that_fits_no_rack_says_what_the_best_one_lacks():
     found = plan_at_once(a_question(members(12, cpu="1"), rack="required"), racks([0, 0], [1, 1, 1]), PROFILE)
     assert found.message == (
-        "9 of 12 have a place in the best domain, rack r1; 3 like m009 do not fit: 3 Insufficient cpu; "
-        "no order of placing them would do"
+        "9 of 12 have a place in the best domain, rack r1; 3 like m009 do not fit: 0/3 nodes are available: "
+        "3 Insufficient cpu; there is no room for all of them"
     )
 
 
@@ -277,7 +278,7 @@ def test_no_placement_is_not_called_impossible_unless_a_bound_proves_it():
     # Sums leave room for all four on each node; anti-affinity to each other does not.
     pods = members(4, cpu="1", labels={"app": "one"}, affinity=apart(app="one"))
     found = plan_at_once(a_question(pods), racks([0, 0, 0]), PROFILE)
-    assert found.message.startswith("3 of 4 have a place; 1 like m003 do not fit: ")
+    assert found.message.startswith("3 of 4 have a place; 1 like m003 do not fit: 0/3 nodes are available: ")
     assert found.message.endswith("; no placement found in 1 order")
     assert not found.is_impossible
 
@@ -292,7 +293,7 @@ def test_min_resources_beyond_the_members_must_be_free():
     assert enough.is_found
     assert short.message == (
         "1 of 1 have a place; minResources asks for 9000m cpu beyond its bound members, "
-        "8000m is free in all (a sum of 2 nodes); no order of placing them would do"
+        "8000m is free in all (a sum of 2 nodes)"
     )
 
 
@@ -336,7 +337,8 @@ def test_nodes_that_an_extender_drops_take_no_member():
     assert set(nodes_of(few).values()) == {"r0n1"}
     many = plan_at_once(replace(a_question(pods), extensions={pods[2].uid: kept}), racks([0, 0]), PROFILE)
     assert many.message == (
-        "4 of 5 have a place; 1 like m004 do not fit: 1 Insufficient cpu; no order of placing them would do"
+        "4 of 5 have a place; 1 like m004 do not fit: 0/2 nodes are available: 1 Insufficient cpu; "
+        "there is no room for all of them"
     )
 
 

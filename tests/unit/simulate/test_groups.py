@@ -96,7 +96,8 @@ def test_the_first_gang_of_the_example_fits_and_the_second_waits_in_the_words_of
     assert (first.group, first.placed, first.members, first.message) == ("default/first", 4, 4, None)
     assert (second.group, second.placed) == ("default/second", 0)
     assert second.message == (
-        "0 of 4 have a place; 4 like second-0 do not fit: 2 Insufficient cpu; no order of placing them would do"
+        "0 of 4 have a place; 4 like second-0 do not fit: 0/2 nodes are available: 2 Insufficient cpu; "
+        "there is no room for all of them"
     )
     assert [(each.members, each.placed, each.example) for each in second.classes] == [(4, 0, "second-0")]
     assert sorted(filter(None, found.nodes.values())) == ["n1", "n1", "n2", "n2"]

@@ -93,6 +93,7 @@ class _Attempt:
     placed: dict[GroupClass, int] = field(default_factory=dict)
     missing: dict[GroupClass, Pod] = field(default_factory=dict)  # the first member without a place
     rejections: dict[GroupClass, tuple[Rejection, ...]] = field(default_factory=dict)
+    reasons: dict[GroupClass, str] = field(default_factory=dict)  # the same as a sentence
 
     @property
     def count(self) -> int:
@@ -264,7 +265,9 @@ class Planner:
         attempt.placed[of_class] += done
         if done < len(pods) and of_class not in attempt.missing and not self._only_places:
             attempt.missing[of_class] = pods[done]
-            attempt.rejections[of_class] = self._rejections(pods[done], rows, of_class.extension)
+            diagnosis = self._diagnosis(pods[done], rows, of_class.extension)
+            attempt.rejections[of_class] = diagnosis.rejections(self._workspace.snapshot.rows.names)
+            attempt.reasons[of_class] = diagnosis.message().removesuffix(".")
             yield from self._step()
 
     def _counting(self, placing: CountedSteps) -> CountedSteps:
@@ -277,7 +280,7 @@ class Planner:
             done: int = end.value
             return done
 
-    def _rejections(self, pod: Pod, rows: Mask, extension: Extension | None) -> tuple[Rejection, ...]:
+    def _diagnosis(self, pod: Pod, rows: Mask, extension: Extension | None) -> Diagnosis:
         """Why none of these rows takes the pod now."""
         snapshot = self._workspace.snapshot
         cycle = self._workspace.cycle_of(pod)
@@ -290,7 +293,7 @@ class Planner:
                 diagnosis.add(entry.status, entry.rows[rows[entry.rows]])
             if extension is not None:
                 extension.diagnose(feasible.mask & rows, snapshot, diagnosis)
-        return diagnosis.rejections(snapshot.rows.names)
+        return diagnosis
 
     def _succeed(self, attempt: _Attempt, domains: DomainChoice) -> Steps:
         """The plan, with alternates as the nodes are once all members are placed."""
@@ -365,10 +368,11 @@ class Planner:
         parts = [f"{best.count} of {question.need} have a place{where}"]
         for each, pod in best.missing.items():
             count = len(each.pods) - best.placed[each]
-            parts.append(f"{count} like {pod.metadata.name} do not fit: {_reasons(best.rejections[each])}")
-        parts += [domains.shortage] if domains.shortage else []
-        if domains.is_impossible:
-            parts.append("no order of placing them would do")
+            parts.append(f"{count} like {pod.metadata.name} do not fit: {best.reasons[each]}")
+        if domains.shortage:
+            parts.append(domains.shortage)
+        elif domains.is_impossible:
+            parts.append("there is no room for all of them")
         else:
             tightly = ", nor by packing nodes tightly" * self._packs
             parts.append(f"no placement found in {self._orders} order{'s' * (self._orders > 1)}{tightly}")
@@ -417,7 +421,3 @@ def _too_much(members: int, classes: int) -> str:
     if classes > MOST_CLASSES:
         return f"the group has more than a plan can take: {classes} kinds of members (at most {MOST_CLASSES})"
     return ""
-
-
-def _reasons(rejections: Sequence[Rejection]) -> str:
-    return ", ".join(f"{each.nodes} {each.reason}" for each in rejections) or "no node is left"
