@@ -332,6 +332,17 @@ async def test_a_pod_that_nobody_knows_is_said_to_be_unknown(told: ToldConsole, 
     assert "knows no pod" not in text
 
 
+async def test_the_name_of_a_group_leads_to_the_group(told: ToldConsole, driver: WebDriver):
+    told.answer("/api/pods/default/train/why", {"error": "there is none"}, status=404)
+    told.answer("/api/pods/default/train/trace", {"messages": []})
+    told.answer("/api/pods/default/train/queue", {"pod": "default/train", "queued": None, "sentences": []})
+    told.answer("/api/groups/default/train", {"state": "bound", "bound": 4, "minimum": 4, "sentences": ["is bound"]})
+    told.answer("/api/groups/default/train/trace", {"messages": []})
+    await go(driver, f"{told.url}#/pod/default/train")
+    await see(driver, ".verdict", r"default/train group of pods\s+bound\s+4 pods are bound")
+    assert driver.current_url.endswith("#/group/default/train")
+
+
 async def test_a_link_names_one_message_of_a_pod(told: ToldConsole, driver: WebDriver):
     def a_message(second: int, stage: str) -> dict[str, object]:
         message = {

@@ -68,9 +68,10 @@ async def test_the_second_of_two_groups_waits_until_the_first_is_gone(simulated:
         pod = re.findall(r"^(second-\S+) +waits$", said, re.MULTILINE)[0]
         assert f"default/{pod} waits with its group default/second: 0 of 4" in berth("why", pod, of=simulated)
         assert "default/second (group, 4 pods)" in berth("queue", of=simulated)
-        as_a_pod = run_berth("why", "default/second", of=simulated)
-        assert as_a_pod.returncode == 1
-        assert as_a_pod.stderr.strip().endswith("; a group has this name: `berth why --group default/second`")
+        for command in (["why"], ["queue", "why"]):
+            as_a_pod = run_berth(*command, "default/second", of=simulated)
+            assert as_a_pod.returncode == 1
+            assert as_a_pod.stderr.strip().endswith("; a group has this name: `berth why --group default/second`")
         assert (await user.api.delete(f"{PATHS['Deployment']}/first")).code == 200
 
         async def second_is_bound() -> bool:

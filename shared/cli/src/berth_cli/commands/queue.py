@@ -156,9 +156,10 @@ async def _why(pod: str, namespace: str | None, asked: _QueueAsked) -> None:
     async with open_session(asked.server, name="queue", is_named=not asked.output.is_document) as session:
         answer = await queued_pod(session, name)
         if answer.detail is None:
-            raise NotFoundError(
-                f"looking for pod {str(name)!r}: it does not wait for berth: `berth why {name}` shows where it is"
-            )
+            from berth_cli.pods.podgroups import or_group  # noqa: PLC0415 - imports the mirror's reader, and NumPy
+
+            nowhere = f"it does not wait for berth: `berth why {name}` shows where it is"
+            raise await or_group(session, name, NotFoundError(f"looking for pod {str(name)!r}: {nowhere}"))
         stuck, advice = await what_stops(session), Advice()
         if may_be_helped(answer.detail):
             from berth_cli.remedies.asking import advice_on  # noqa: PLC0415 - imports every plugin

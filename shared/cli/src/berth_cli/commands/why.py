@@ -13,7 +13,6 @@ import typer
 
 from berth.api.pod import Pod
 from berth.bus.interface import Session
-from berth.errors import BerthError
 from berth.messages.attempts import Outcome
 from berth_cli.bus import NatsContext, NatsServer, NatsUrl, open_session
 from berth_cli.configflags import ConfigurationFlags
@@ -144,7 +143,9 @@ async def _why(asked: _Asked) -> None:
             try:
                 await _print_from_the_cluster(session, asked, nothing)
             except NotFoundError as error:
-                raise await _or_group(session, name, error) from error
+                from berth_cli.pods.podgroups import or_group  # noqa: PLC0415 - see the module
+
+                raise await or_group(session, name, error) from error
             return
         if isinstance(known, KnownByWatcher):
             detail = known.detail
@@ -160,17 +161,6 @@ async def _why(asked: _Asked) -> None:
         print_document({**explain.decision_json(decided), **advice.as_json()}, output)
     else:
         print_rich(*advice.lines())
-
-
-async def _or_group(session: Session, name: PodName, error: NotFoundError) -> NotFoundError:
-    """The error, with what to ask if a group has the name."""
-    from berth_cli.pods.podgroups import explain_group  # noqa: PLC0415 - see the module
-
-    try:
-        await explain_group(session, name.namespace, name.name)
-    except BerthError:
-        return error
-    return NotFoundError(f"{error}; a group has this name: `berth why --group {name}`")
 
 
 async def _why_group(asked: _Asked) -> None:

@@ -25,6 +25,7 @@ from berth.api.podgroups import (
 from berth.bus.interface import Session
 from berth.bus.topology import DECISIONS
 from berth.cluster.snapshot import Snapshot
+from berth.errors import BerthError
 from berth.messages.attempts import ClassResult, Decision, GroupResult
 from berth.messages.earmarks import Earmark
 from berth.messages.encoding import decode
@@ -229,6 +230,15 @@ async def explain_group(session: Session, namespace: str, name: str) -> Explaine
     if summary is None:
         raise no_group(f"{namespace}/{name}", problem)
     return await explain_summary(session, summary)
+
+
+async def or_group(session: Session, name: PodName, error: NotFoundError) -> NotFoundError:
+    """The error about a pod, with what to ask if a group has the name."""
+    try:
+        await explain_group(session, name.namespace, name.name)
+    except BerthError:
+        return error
+    return NotFoundError(f"{error}; a group has this name: `berth why --group {name}`")
 
 
 def no_group(name: str, problem: str) -> NotFoundError:

@@ -21,6 +21,7 @@ const NO_SCORES = "in all"; // where a ranking names no plugin's points
 
 export function podView(place, signal, namespace, name) {
   const path = podPath(namespace, name);
+  const named = `${encodeURIComponent(namespace)}/${encodeURIComponent(name)}`;
   const whole = `${namespace}/${name}`;
   const verdict = el("div", { "aria-live": "polite" }, el("p", { class: "empty" }, "Reading..."));
   const more = el("div");
@@ -43,8 +44,13 @@ export function podView(place, signal, namespace, name) {
   async function read() {
     reading = true;
     const [why, messages, queue] = await Promise.allSettled([ask(`${path}/why`), ask(`${path}/trace`), ask(`${path}/queue`)]);
+    const isGroup = why.reason?.status === 404 && !queue.value?.queued && await ask(`api/groups/${named}`).then(() => true, () => false);
     reading = false;
     if (signal.aborted) return;
+    if (isGroup) {
+      location.replace(`#/group/${named}`);
+      return;
+    }
     Object.assign(answers, { why: why.value ?? null, messages: messages.value?.messages ?? null, queue: queue.value ?? null });
     const queued = queue.status === "fulfilled" && queue.value.queued ? queue.value : why.status === "fulfilled" && why.value.kind === "queued" ? why.value : null;
     const key = JSON.stringify([why.status, why.reason?.message, why.value && { ...why.value, age_seconds: 0, sentences: 0, now: 0 },
@@ -61,7 +67,7 @@ export function podView(place, signal, namespace, name) {
     fill(devices, devices.hidden ? null : devicesOfPod(found.given, whole));
     drawCandidates(choice, found, "Nodes that were possible");
     drawRejections(refused, found.rejections || [], found.evaluated || found.nodes || 0);
-    drawTrace(trace, `pod/${encodeURIComponent(namespace)}/${encodeURIComponent(name)}`, messages.status === "fulfilled" ? messages.value.messages : []);
+    drawTrace(trace, `pod/${named}`, messages.status === "fulfilled" ? messages.value.messages : []);
   }
 
   /** The outcome is read out when it is another; what is below it has ages, and is drawn each time. `queue`: null where it waits or is bound. */
