@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from berth.api.meta import ObjectMeta
-from berth.api.podgroups import GROUP_LABEL, CoschedulingPodGroup, CoschedulingSpec
+from berth.api.podgroups import GROUP_LABEL, CoschedulingPodGroup, CoschedulingSpec, Dialect, GroupKey
 from berth.bus.interface import StoredMessage
 from berth.bus.stages import publish_decision
 from berth.cluster.snapshot import Snapshot
@@ -25,11 +25,13 @@ from berth_cli.commands.trace import groups_named, stored_messages
 from berth_cli.console.answers import group_json
 from berth_cli.console.decisionlog import DecisionLog
 from berth_cli.options import NotFoundError, PodName, parse_pod
+from berth_cli.pods import podgroups
 from berth_cli.pods.podgroups import (
     EMPTY,
     ExplainedGroup,
     GroupSummary,
     add_waiting,
+    explain_groups,
     explained_json,
     explained_lines,
     groups_of,
@@ -220,6 +222,20 @@ def test_a_bound_group_names_the_node_of_each_member_and_its_domain():
     assert lines[:2] == ["default/first is bound", "  PodGroup of scheduling.x-k8s.io, minimum 4, 4 bound, 0 waiting"]
     assert lines[3:5] == ["  rack: r7", "  first-9 is elsewhere"]
     assert words(lines)[-4:] == [[f"first-{number}", f"node-{number % 2}"] for number in range(4)]
+
+
+async def test_a_name_that_groups_of_both_dialects_have_explains_both(monkeypatch: pytest.MonkeyPatch):
+    keys = [GroupKey(dialect, "default", "train") for dialect in Dialect]
+    summaries = [GroupSummary(key=key) for key in keys]
+
+    async def both(*_: object) -> tuple[list[GroupSummary], str]:
+        return [*summaries, GroupSummary(key=GroupKey(Dialect.UPSTREAM, "default", "other"))], ""
+
+    monkeypatch.setattr(podgroups, "read_groups", both)
+    bus = MemoryBus()
+    bus.apply()
+    found = await explain_groups(await bus.connect(name="test"), "default", "train")
+    assert [each.summary for each in found] == summaries
 
 
 def test_earmarked_nodes_of_a_group_are_named_with_their_end():

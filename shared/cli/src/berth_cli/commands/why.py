@@ -96,7 +96,7 @@ def why(  # noqa: PLR0913 - one parameter a flag, given by name
     """Print why a pod is on its node, or on no node.
 
     Every plugin, every reason, and the age of the data. With --group: where the members of a PodGroup are, and why it
-    waits.
+    waits; of both PodGroups where each dialect has one of the name.
     """
     if group and (now or kubeconfig is not None):
         raise typer.BadParameter("want it without --now and --kubeconfig", param_hint="--group")
@@ -164,15 +164,18 @@ async def _why(asked: _Asked) -> None:
 
 
 async def _why_group(asked: _Asked) -> None:
-    from berth_cli.pods.podgroups import explain_group, explained_json, explained_lines  # noqa: PLC0415 - see the module
+    from berth_cli.pods.podgroups import explain_groups, explained_json, explained_lines  # noqa: PLC0415 - see the module
 
     async with open_session(asked.server, name="why", is_named=not asked.output.is_document) as session:
-        explained = await explain_group(session, asked.pod.namespace, asked.pod.name)
-        advice = await _advice_on_group(session, asked, explained)
-    if asked.output.is_document:
-        print_document({**explained_json(explained), **advice.as_json()}, asked.output)
-    else:
-        print_rich(*explained_lines(explained, every_row=asked.every_row), *advice.lines())
+        groups = await explain_groups(session, asked.pod.namespace, asked.pod.name)
+        for at, explained in enumerate(groups):
+            advice = await _advice_on_group(session, asked, explained)
+            if asked.output.is_document:
+                document = {**explained_json(explained), **advice.as_json()}
+                print_document(document, asked.output, one_of_many=len(groups) > 1)
+            else:
+                apart = [""] if at else []
+                print_rich(*apart, *explained_lines(explained, every_row=asked.every_row), *advice.lines())
 
 
 async def _advice_on_group(session: Session, asked: _Asked, explained: ExplainedGroup) -> Advice:

@@ -219,23 +219,23 @@ class ExplainedGroup:
         return next((each.example for each in lacking if each.example), "")
 
 
-async def explain_group(session: Session, namespace: str, name: str) -> ExplainedGroup:
-    """The group of either dialect.
+async def explain_groups(session: Session, namespace: str, name: str) -> list[ExplainedGroup]:
+    """The group of this name, or both if each dialect has one.
 
     Raises:
         NotFoundError: there is no such PodGroup, and no pod that waits names it.
     """
     groups, problem = await read_groups(session, namespace)
-    summary = next((each for each in groups if each.key.name == name), None)
-    if summary is None:
+    found = [await explain_summary(session, each) for each in groups if each.key.name == name]
+    if not found:
         raise no_group(f"{namespace}/{name}", problem)
-    return await explain_summary(session, summary)
+    return found
 
 
 async def or_group(session: Session, name: PodName, error: NotFoundError) -> NotFoundError:
     """The error about a pod, with what to ask if a group has the name."""
     try:
-        await explain_group(session, name.namespace, name.name)
+        await explain_groups(session, name.namespace, name.name)
     except BerthError:
         return error
     return NotFoundError(f"{error}; a group has this name: `berth why --group {name}`")
