@@ -14,8 +14,10 @@ from berth.kube.listwatch import Deleted, Listed, Upserted
 from berth.messages.attempts import AttemptReport, Candidate, Decision, Outcome, Ranked, Reason
 from berth.messages.encoding import decode, encode
 from berth_binder.attempts.attempt import MOST_HELD
+from berth_binder.attempts.pods import REPORTED_FAILURES
 from berth_binder.cache import NODES, PODS
 from berth_binder.decisions.conflictcheck import NodeChoice
+from berth_binder.eventrecorder.records import event_of
 from berth_binder.events import (
     Ack,
     BindingAnswer,
@@ -411,6 +413,23 @@ def test_making_posts_void_is_tried_until_the_api_answers(bench):
     assert voided(bench.wait(2)) == ["web"]
     bench.reading(pod, None)
     assert bench.outcomes == ["gone"]
+
+
+def test_a_binding_that_fails_again_and_again_is_said_on_the_pod(bench: Bench):
+    pod = bench.show(make_pod("web"))
+    bench.take(ranked(pod, "n1"))
+    for failures in range(1, REPORTED_FAILURES + 1):
+        effects = bench.answer(pod, 500)
+        said = [each for each in effects if isinstance(each, RecordEvent)]
+        assert len(said) == (failures == REPORTED_FAILURES)
+        bench.wait(30)
+        bench.reading(pod, pod)
+    (event,) = [event_of(each.decision, each.pod) for each in said]
+    assert (event.type, event.reason, event.note) == (
+        "Warning",
+        "FailedScheduling",
+        "the API server answered 500: no reason given",
+    )
 
 
 def test_refusal_frees_the_node_at_once_when_every_post_was_answered(bench):

@@ -18,6 +18,7 @@ from berth.messages.bundles import Bundle
 from berth.messages.groupattempts import GroupRanked
 from berth.messages.groups import GroupPlan, PlannedMember
 from berth_binder.attempts import groupexamination
+from berth_binder.attempts.pods import REPORTED_FAILURES
 from berth_binder.cache import PODS
 from berth_binder.decisions.groupverdict import verdict_after_binding
 from berth_binder.decisions.preemption import eviction_plans
@@ -28,6 +29,7 @@ from berth_binder.events import (
     EvictPods,
     PostBinding,
     PublishDecision,
+    RecordEvent,
     RecordGroup,
     RehearsalAnswer,
     RehearseBinding,
@@ -174,6 +176,24 @@ def test_a_rehearsal_without_an_answer_is_repeated(bench):
     assert [type(each) for each in again if isinstance(each, RehearseBinding)] == [RehearseBinding]
     bench.bind_all(bench.handle(RehearsalAnswer(uid=pods[0].uid, status=201)))
     assert outcome(bench) == ("bound", "")
+
+
+def test_a_rehearsal_that_fails_again_and_again_is_said_on_the_podgroup_and_the_pod(bench):
+    bench.agrees = False
+    group, pods = bench.show_group(4), bench.show_members(4)
+    effects = bench.take_group(bench.plan(group, pods))
+    for _ in range(REPORTED_FAILURES):
+        assert not [each for each in effects if isinstance(each, RecordGroup)]
+        effects = bench.handle(RehearsalAnswer(uid=pods[0].uid, status=500, message="failed calling webhook"))
+        effects += bench.wait(10.0)
+    (of_group,) = [each for each in effects if isinstance(each, RecordGroup)]
+    (of_pod,) = [each for each in effects if isinstance(each, RecordEvent)]
+    said = "the API server answered 500: failed calling webhook"
+    assert (of_group.decision.message, of_group.pods) == (f"m1: {said}", ())
+    assert (of_pod.pod.metadata.name, of_pod.decision.message) == ("m1", said)
+    assert bench.of_group[-1].message == f"m1: {said}"
+    bench.bind_all(bench.handle(RehearsalAnswer(uid=pods[0].uid, status=201)))
+    assert outcome_of_last(bench) == "bound"
 
 
 def test_a_member_that_changes_before_the_first_binding_stops_all(bench):

@@ -214,6 +214,25 @@ def test_a_group_that_waits_is_explained_by_its_classes():
     assert b'"outcome":"unschedulable"' in msgspec.json.encode(document)
 
 
+def test_a_group_that_is_being_bound_says_what_its_members_wait_for():
+    row = msgspec.structs.replace(rows()[0], queue="in flight", stage="in flight", message="")
+    said = "second-0: the API server answered 500: failed calling webhook"
+    lines = printed(
+        *explained_lines(
+            ExplainedGroup(
+                summary=summaries([row])["second"],
+                now=NOW,
+                answer=QueueAnswer(now=NOW),
+                detail=QueuedPodDetail(pod=row),
+                decision=decided(Outcome.WAITING, message=said),
+                at=NOW - timedelta(seconds=9),
+            )
+        ),
+        width=200,
+    )
+    assert any(line.endswith(f": waiting: {said}") for line in lines), lines
+
+
 def test_a_bound_group_names_the_node_of_each_member_and_its_domain():
     result = GroupResult(need=4, bound=4, topology_key="rack", domain="r7", note="first-9 is elsewhere")
     decision = decided(Outcome.BOUND, message="", group=result)

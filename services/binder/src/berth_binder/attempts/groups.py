@@ -45,6 +45,7 @@ from berth_binder.decisions.groupverdict import (
 )
 from berth_binder.decisions.preemption import NOT_EVICTABLE, eviction_plans, victim_of
 from berth_binder.decisions.verdict import Verdict, bound, bound_or_gone, failed, refused, waiting
+from berth_binder.eventrecorder.records import FAILED
 from berth_binder.events import (
     Ack,
     ApiRequest,
@@ -622,8 +623,16 @@ class GroupBinding:
         aside = [SetAside(held=each) for each in group.deliveries] if group.waiting_from is None else []
         group.waiting_from = now + self._settings.waiting_interval.total_seconds()
         group.repeats += 1
-        decision = self._decision(group, waiting("", f"{member.pod.metadata.name}: {member.waits_for}"))
-        return [*aside, PublishDecision(decision=decision, held=group.latest)]
+        return [*aside, PublishDecision(decision=self._waiting(group, member), held=group.latest)]
+
+    def record_failing(self, member: BindingAttempt) -> RecordGroup:
+        """Say on the PodGroup that requests for the member fail again and again."""
+        group = self.undecided[member.group]
+        shown = self._cache.groups.get(group.key) or group.latest.ranked.group
+        return RecordGroup(decision=self._waiting(group, member, FAILED), group=shown, pods=())
+
+    def _waiting(self, group: GroupAttempt, member: BindingAttempt, reason: str = "") -> Decision:
+        return self._decision(group, waiting("", f"{member.pod.metadata.name}: {member.waits_for}", reason))
 
     def __iter__(self) -> Iterator[GroupAttempt]:
         return iter(self.undecided.values())

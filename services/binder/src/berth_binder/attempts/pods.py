@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from http import HTTPStatus
 from typing import Final
 
 from berth.api.pod import Pod, is_gone_while_unbound
@@ -42,6 +43,7 @@ from berth_binder.decisions.verdict import (
     rejected,
     waiting,
 )
+from berth_binder.eventrecorder.records import FAILED
 from berth_binder.events import (
     ApiRequest,
     ClearNomination,
@@ -64,6 +66,8 @@ from berth_binder.settings import CoreSettings
 
 # Pods about which the same extenders are asked at once before evictions; further ones wait.
 MOST_QUESTIONS: Final = 32
+# Every third failure of an attempt is an Event if it is an answer 500 (docs/protocol.md, 5).
+REPORTED_FAILURES: Final = 3
 
 # In which nothing of a pod's Binding was sent.
 _BEFORE_BINDING: Final = frozenset(
@@ -479,7 +483,16 @@ class PodBinding:
     def _back_off(self, attempt: BindingAttempt, answer: RequestAnswer | None, now: float) -> list[Effect]:
         self._end_questions(attempt)
         aside = self._queue.back_off(attempt, answer, now)
-        return [*self._suspects.clear(attempt.group or attempt.uid), *aside]
+        return [*self._suspects.clear(attempt.group or attempt.uid), *aside, *self._record_failing(attempt, answer)]
+
+    def _record_failing(self, attempt: BindingAttempt, answer: RequestAnswer | None) -> Iterator[Effect]:
+        """Say that requests for the pod fail again and again: a webhook that fails does not end by itself."""
+        if answer is None or answer.status != HTTPStatus.INTERNAL_SERVER_ERROR or attempt.failures % REPORTED_FAILURES:
+            return
+        verdict = waiting(attempt.node, attempt.waits_for, FAILED)
+        yield RecordEvent(decision=self._decision(attempt, verdict), pod=attempt.pod)
+        if attempt.group:
+            yield self.groups.record_failing(attempt)
 
     def _wait_for_plugin(self, attempt: BindingAttempt, steps: PluginSteps, status: Status, now: float) -> list[Effect]:
         """Pause after a plugin's WAIT: the pod stays assumed, and another pod may be in flight instead."""

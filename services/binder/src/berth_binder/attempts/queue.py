@@ -17,6 +17,7 @@ from berth.lifecycle.tries import MOST_TRIES
 from berth_binder.attempts.attempt import BindingAttempt, PluginSteps
 from berth_binder.decisions.verdict import Verdict, failed
 from berth_binder.events import (
+    NO_ANSWER,
     ClaimKey,
     ClearTries,
     CountTry,
@@ -34,6 +35,12 @@ ABOUT_EVICTIONS: Final = "waiting for extenders' answer about evictions"
 AFTER_EXCEPTION: Final = "trying again after an exception"
 LONG_AGO: Final = 0.0  # a due time that means now
 FIRST: Final = 0  # a place before all sequences
+
+
+def _without_verdict(answer: RequestAnswer) -> str:
+    if answer.status == NO_ANSWER:
+        return UNANSWERED
+    return f"the API server answered {answer.status}: {answer.reason}"
 
 
 def waits_for(status: Status) -> str:
@@ -252,7 +259,7 @@ class BindingQueue:
         pause = self._settings.backoff.after(attempt.failures, None if answer is None else answer.retry_after)
         if attempt.uid not in self.waiting:
             self.waiting.set(attempt, now + self._settings.waiting_interval.total_seconds())
-        return self._pause(attempt, now + pause, AFTER_EXCEPTION if answer is None else UNANSWERED)
+        return self._pause(attempt, now + pause, AFTER_EXCEPTION if answer is None else _without_verdict(answer))
 
     def wait_for_plugin(
         self, attempt: BindingAttempt, steps: PluginSteps, status: Status, now: float

@@ -131,7 +131,7 @@ def event_of(decision: Decision, pod: Pod) -> EventRecord | None:
         type_, reason, action = "Warning", FAILED, "Scheduling"
     elif decision.outcome is Outcome.WAITING and decision.reason:
         note = decision.message
-        type_, reason, action = "Normal", decision.reason, "Scheduling"
+        type_, reason, action = "Warning" if decision.reason == FAILED else "Normal", decision.reason, "Scheduling"
     else:
         return None
     return EventRecord(
@@ -150,7 +150,7 @@ def event_of_group(decision: Decision, group: PodGroup) -> EventRecord | None:
     bound = 0 if decision.group is None else decision.group.bound
     if decision.outcome is Outcome.BOUND and bound:
         note, type_, reason, action = f"Successfully assigned {bound} pods", "Normal", "Scheduled", "Binding"
-    elif decision.outcome in REASONS or decision.reason == Reason.BEGUN:
+    elif decision.outcome in REASONS or decision.reason in {Reason.BEGUN, FAILED}:
         note, type_, reason, action = decision.message, "Warning", FAILED, "Scheduling"
     else:
         return None

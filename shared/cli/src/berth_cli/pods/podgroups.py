@@ -301,7 +301,8 @@ def explained_sentences(explained: ExplainedGroup) -> Iterator[str]:
     if summary.earmark is not None:
         yield _earmarked(summary.earmark)
     if decision is not None and explained.at is not None:
-        yield _decided(decision, explained.at, explained.now, has_reason=explained.detail is None)
+        is_known = explained.detail is not None and bool(explained.detail.pod.message)
+        yield _decided(decision, explained.at, explained.now, has_reason=not is_known)
 
 
 def _headline(summary: GroupSummary) -> str:
