@@ -231,6 +231,7 @@ def test_a_group_that_is_being_bound_says_what_its_members_wait_for():
         width=200,
     )
     assert any(line.endswith(f": waiting: {said}") for line in lines), lines
+    assert "  `berth trace --group default/second` shows its messages" in lines
 
 
 def test_a_bound_group_names_the_node_of_each_member_and_its_domain():
@@ -255,6 +256,8 @@ async def test_a_name_that_groups_of_both_dialects_have_explains_both(monkeypatc
     bus.apply()
     found = await explain_groups(await bus.connect(name="test"), "default", "train")
     assert [each.summary for each in found] == summaries
+    listed = words(printed(*summary_lines(summaries, NOW, rows=None), width=200))
+    assert [line[:2] for line in listed[3:]] == [["default/train", f"({dialect})"] for dialect in Dialect]
 
 
 def test_earmarked_nodes_of_a_group_are_named_with_their_end():

@@ -5,6 +5,7 @@ The leading watcher has the groups that wait, the mirror PodGroups and pods that
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -186,10 +187,12 @@ def summary_lines(
         return
     table = new_table("GROUP", "STATE", "BOUND", "WAITING", "MINIMUM", "AGE", "WHY", numbers=_NUMBERS)
     shown = groups[: rows or len(groups)]
+    names = Counter(str(each.key) for each in groups)
     for each in shown:
+        title = str(each.key) if names[str(each.key)] == 1 else f"{each.key} ({each.key.dialect})"
         age = "" if each.since is None else duration(max(0.0, (now - each.since).total_seconds()))
         bound, waits, minimum = str(len(each.placed)), str(len(each.waiting)), str(each.minimum or "")
-        table.add_row(*map(plain, (str(each.key), each.state, bound, waits, minimum, age, each.message)))
+        table.add_row(*map(plain, (title, each.state, bound, waits, minimum, age, each.message)))
     yield ""
     yield table
     yield from and_more(len(groups) - len(shown))

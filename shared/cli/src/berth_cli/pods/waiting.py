@@ -290,7 +290,8 @@ def _what_ends_it(answer: QueueAnswer, detail: QueuedPodDetail) -> Iterator[str]
     if pod.waits_with_group:
         yield f"`berth why --group {group_named(pod.namespace, pod.group)}` shows the group"
     if pod.queue == IN_FLIGHT:
-        yield _ENDED if pod.stage == "awaiting watch" else "`berth trace` shows its messages"
+        trace = "berth trace" if pod.members is None else f"berth trace --group {pod.title}"
+        yield _ENDED if pod.stage == "awaiting watch" else f"`{trace}` shows its messages"
     if detail.stalled_on:
         yield f"no {detail.stalled_on} has taken its message for more than 10 s: see `berth top`"
     if answer.draining and pod.queue != IN_FLIGHT:
