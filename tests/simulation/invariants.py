@@ -324,6 +324,9 @@ class Invariants:
         if self.groups is not None and (question := self.groups.question_of(preemptor, now)) is not None:
             self._judge_group(request, victim, question, now)
             return
+        group = group_of(preemptor)
+        if group is not None and victim.uid in self.messages.victims_for.get((group.namespace, group.name), ()):
+            return  # chosen for all of its group, whose minimum has been lowered since
         free = {each.node for each in now.rank(preemptor, profile).candidates}
         if not free:
             self._check_cost(request, preemptor, now)
