@@ -171,6 +171,18 @@ def test_the_explanation_has_both_resources():
     )
 
 
+def test_a_proposed_pod_that_is_bound_changes_scores_only_if_a_sample_shows_it():
+    how = args()
+    snapshot = cluster(how, b=percents(50), **{f"n{number}": percents(50) for number in range(9)})
+    plugin, pod = NodeLoad(how), using("web", cpu="1")
+    snapshot.place(pod, "b")
+    version, _ = plugin.row_changes(snapshot, -1)
+    snapshot.place(pod, "b", bound_at=NOW + 1)
+    assert plugin.row_changes(snapshot, version) == (version, ())
+    snapshot.place(pod, "b", bound_at=NOW - 50)  # half of it is in the sample
+    assert plugin.row_changes(snapshot, version) == (version + 1, {snapshot.rows.of("b")})
+
+
 def test_the_loss_of_another_pod_is_its_whole_estimate():
     how = args(resource_weights={"cpu": 1}, estimated_scaling_factors={"cpu": 100})
     snapshot, pod = cluster(how, a=percents(50)), using(cpu="1")

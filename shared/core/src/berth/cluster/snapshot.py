@@ -557,6 +557,7 @@ class ChangeLog:
         self._bound = bound
         self._dropped = 0
         self._entries: list[tuple[int, int]] = []
+        self._last: tuple[tuple[int, int], ChangedRows] = (0, 0), _NOTHING_CHANGED  # what was asked last
 
     def add(self, row: int, kind: int) -> int:
         """Record a change of this kind on the row. Returns the version with it."""
@@ -570,14 +571,17 @@ class ChangeLog:
         """The changes after the version, or None if the log no longer reaches back to it."""
         if version < self._dropped:
             return None
-        entries = self._entries[version - self._dropped :]
-        if not entries:
-            return _NOTHING_CHANGED
-        return ChangedRows(
-            frozenset(row for row, kind in entries if kind & NODE),
-            frozenset(row for row, kind in entries if kind & PODS),
-            frozenset(row for row, kind in entries if kind & PODS_UPDATED),
-        )
+        asked = version, self._dropped + len(self._entries)
+        last, changed = self._last
+        if asked != last:  # filters, scores and plugins ask in turn
+            entries = self._entries[version - self._dropped :]
+            changed = ChangedRows(
+                frozenset([row for row, kind in entries if kind & NODE]),
+                frozenset([row for row, kind in entries if kind & PODS]),
+                frozenset([row for row, kind in entries if kind & PODS_UPDATED]),
+            )
+            self._last = asked, changed
+        return changed
 
 
 def _differ(before: Node, now: Node) -> bool:

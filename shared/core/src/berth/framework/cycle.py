@@ -86,10 +86,10 @@ class Detail:
         rows = ((row, entry.status) for entry in diagnosis.entries for row in entry.rows.tolist())
         self.node_to_status.update({names[row]: status for row, status in sorted(rows, key=lambda pair: pair[0])})
 
-    def add_scores(self, scored: Scored, names: Sequence[str]) -> None:
-        """``names``: the feasible nodes, in the order of the scores."""
-        for plugin, column in scored.parts.items():
-            self.scores[plugin] = dict(zip(names, column.tolist(), strict=True))
+    def add_scores(self, scored: Scored, nodes: Nodes) -> None:
+        """``nodes``: the feasible ones, in the order of the scores."""
+        for plugin, points in scored.by_plugin(nodes, np.arange(nodes.size)).items():
+            self.scores[plugin] = dict(zip(nodes.names, points, strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -375,10 +375,10 @@ def _candidates(cycle: _Cycle, nodes: Nodes, attempt: Attempt) -> tuple[Candidat
         best_nodes = BestNodes(pod=pod, nodes=nodes, scored=scored, indices=indices)
         lost = losses(best_nodes, profile, cycle.found.state, cycle.results)
     if cycle.options.detail is not None:
-        cycle.options.detail.add_scores(scored, nodes.names)
+        cycle.options.detail.add_scores(scored, nodes)
     rows = nodes.rows_at(indices)
     counted = counted_pods(pod, Nodes(cycle.snapshot, rows), profile).tolist()
-    names, explained = cycle.snapshot.rows.names, scored.of(indices[: cycle.options.explained])
+    names, explained = cycle.snapshot.rows.names, scored.of(nodes, indices[: cycle.options.explained])
     found = list(zip(rows.tolist(), scored.totals[indices].tolist(), counted, lost, strict=True))
     details = _details(cycle, rows[: len(explained)], scored)
     candidates = [
@@ -409,13 +409,13 @@ def _with_also(cycle: _Cycle, candidates: list[Candidate], nodes: Nodes, scored:
         return candidates
     for place, each in enumerate(candidates):
         if each.node == cycle.options.also:
-            points = each.scores or scored.of(at)[0]
+            points = each.scores or scored.of(nodes, at)[0]
             return [*candidates[:place], msgspec.structs.replace(each, scores=points), *candidates[place + 1 :]]
     total = int(scored.totals[at[0]])
     further = Candidate(
         node=cycle.options.also,
         total=total,
-        scores=scored.of(at)[0],
+        scores=scored.of(nodes, at)[0],
         pods=int(counted_pods(cycle.pod, Nodes(cycle.snapshot, nodes.rows_at(at)), cycle.profile)[0]),
         place=1 + max(len(candidates), int(np.count_nonzero(scored.totals > total))),
     )
@@ -427,7 +427,7 @@ def _details(cycle: _Cycle, rows: RowIndex, scored: Scored) -> Sequence[dict[str
     nodes = Nodes(cycle.snapshot, rows)
     details: list[dict[str, str]] = [{} for _ in range(len(rows))]
     for plugin in cycle.profile.explaining:
-        if plugin.name in scored.parts:
+        if scored.has(plugin.name):
             lines = run_explain(plugin, cycle.found.state, cycle.pod, nodes)
             for of_node, line in zip(details, lines, strict=True):
                 of_node[plugin.name] = line

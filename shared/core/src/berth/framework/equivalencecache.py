@@ -7,8 +7,8 @@ Only rows that changed since the class's last cycle are evaluated again. The cac
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Hashable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Hashable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 import numpy as np
@@ -83,8 +83,8 @@ class EquivalenceCache:
     def __init__(self, snapshot: Snapshot, profile: Profile) -> None:
         self.snapshot = snapshot
         self.profile = profile
-        reading_pods = [score for score in profile.local_scores if score in profile.scores_that_read_pods]
-        self._row_bytes = 2 + 4 * len(profile.local_filters) + 8 * (len(profile.local_scores) + len(reading_pods))
+        # Of scores also their sum and the losses.
+        self._row_bytes = 2 + 4 * len(profile.local_filters) + 8 * (len(profile.local_scores) + 2)
         self._classes: OrderedDict[tuple[EquivalenceClass, Hashable], ClassResults] = OrderedDict()
         self._spec_bytes = 0
 
@@ -158,10 +158,13 @@ class ClassResults:
         self.local_scores: LocalScores | None = None  # of the last cycle
         self._another = AnotherPod(pod, cache.snapshot)
         self._has_another: Mask
+        self._losses: npt.NDArray[np.float64]
         self._codes: npt.NDArray[np.int32]
         self._fits: Mask
         self._columns: dict[str, FilterColumn]
         self._verdicts: CachedVerdicts
+        self.scores: Scores  # int64[plugins, capacity], the raw scores of row-local plugins
+        self.weights: Scores  # of these plugins; 0 where scores are normalized
         self._score_columns: dict[str, ScoreColumn]
         self._clear()
 
@@ -224,36 +227,35 @@ class ClassResults:
         self.score_refreshes += 1
         return changed
 
-    def scores_with_another(self, rows: RowIndex) -> dict[str, npt.NDArray[np.float64]]:
-        """The raw scores of these rows with one more pod of the class on each, of the plugins that read pods.
+    def losses_on(self, rows: RowIndex) -> npt.NDArray[np.float64]:
+        """The points that one more pod of the class costs on each of these rows, by row-local plugins.
 
-        Call after ``refresh_scores``.
-
-        The mean over up to ``SEVERAL`` more pods that fit beside the incoming one; exactly one where scores are
-        normalized.
+        Call after ``refresh_scores``. The mean over up to ``SEVERAL`` more pods that fit beside the incoming one.
+        Plugins that normalize are not in it: ``with_another`` of their columns has the raw scores with one more pod.
         """
-        columns = self._columns_of_pods
-        if not columns:
-            return {}
         # Only for these rows: the best nodes of one cycle are mostly the previous one's.
         missing = rows[~self._has_another[rows]]
-        if len(missing):
+        if len(missing) and self._columns_of_pods:
             if len(missing) <= _FEW or self._cache.snapshot.columns.large:  # columns round the room in large amounts
                 self._score_few_with_another(missing)
             else:
                 self._score_with_another(missing)
             self._has_another[missing] = True
-        return {column.plugin.name: column.with_another[rows] for column in columns}
+        return self._losses[rows]
 
     def _score_with_another(self, rows: RowIndex) -> None:
         snapshot = self._cache.snapshot
         counts = np.minimum(np.maximum(self._another.room_on_each(Nodes(snapshot, rows)) - 1, 1), SEVERAL)
         several = NodesWithAnother(snapshot, rows, self._another, counts)
+        lost = np.zeros(len(rows), dtype=np.int64)
         for column in self._columns_of_pods:
             nodes = NodesWithAnother(snapshot, rows, self._another) if column.normalizes else several
             after = run_score_on_all(column.plugin, self.state, self._pod, nodes)
-            before = column.scores[rows]
-            column.with_another[rows] = after if column.normalizes else before + (after - before) / counts
+            if column.normalizes:
+                column.with_another[rows] = after
+            else:
+                lost += (column.scores[rows] - after) * column.entry.weight
+        self._losses[rows] = lost / counts
 
     def _score_few_with_another(self, rows: RowIndex) -> None:
         snapshot, another = self._cache.snapshot, self._another
@@ -263,16 +265,21 @@ class ClassResults:
                 continue
             count = min(max(1, another.room_on(NodeInfo(snapshot, row, node)) - 1), SEVERAL)
             several = NodeInfoWithAnother(snapshot, row, node, another, count)
+            lost = 0
             for column in self._columns_of_pods:
                 info = NodeInfoWithAnother(snapshot, row, node, another) if column.normalizes else several
                 after = run_score(column.plugin, self.state, self._pod, info)
-                before = int(column.scores[row])
-                column.with_another[row] = after if column.normalizes else before + (after - before) / count
+                if column.normalizes:
+                    column.with_another[row] = after
+                else:
+                    lost += (column.scores.item(row) - after) * column.entry.weight
+            self._losses[row] = lost / count
 
     def _clear(self) -> None:
         self._capacity = self._cache.snapshot.columns.capacity
         self._filtered = self._scored = -1
         self._has_another = np.zeros(self._capacity, dtype=np.bool_)
+        self._losses = np.zeros(self._capacity)
         self._codes = np.zeros((len(self._filters), self._capacity), dtype=np.int32)
         self._fits = np.zeros(self._capacity, dtype=np.bool_)
         self._columns = {f.name: FilterColumn(f.name, self._codes[i]) for i, f in enumerate(self._filters)}
@@ -280,7 +287,11 @@ class ClassResults:
         self._make_score_columns()
 
     def _make_score_columns(self) -> None:
-        self._score_columns = {e.plugin.name: ScoreColumn(e, self._capacity) for e in self._scores or ()}
+        entries = self._scores or ()
+        self.scores = np.zeros((len(entries), self._capacity), dtype=np.int64)
+        self._score_columns = {e.plugin.name: ScoreColumn(e, self.scores[i]) for i, e in enumerate(entries)}
+        weights = [0 if column.normalizes else column.entry.weight for column in self._score_columns.values()]
+        self.weights = np.array(weights, dtype=np.int64)
         self._columns_of_pods = [column for column in self._score_columns.values() if column.reads_pods]
         self._columns_of_nodes = [column for column in self._score_columns.values() if not column.reads_pods]
         plugins = [column.plugin for column in self._score_columns.values()]
@@ -327,7 +338,9 @@ class ClassResults:
         if info is None:
             return
         for column in columns:
-            column.write_one(row, run_score(column.plugin, self.state, self._pod, info))
+            score = column.scores[row] = run_score(column.plugin, self.state, self._pod, info)
+            if not MIN_SCORE <= score <= MAX_SCORE:
+                column.in_range = False
 
     def _view(self, changed: frozenset[int] | None) -> tuple[RowIndex | slice, Nodes]:
         snapshot = self._cache.snapshot
@@ -377,16 +390,17 @@ def _with_live(changed: ChangedRows, live: Sequence[tuple[Plugin, RowChanges]]) 
 class ScoreColumn:
     """One plugin's raw score per row: ``scores`` int64[capacity]. ``in_range``: no row was ever outside 0..100.
 
-    ``with_another``: float64[capacity], the same with one more pod of the class on the row, if pods move the score.
+    ``with_another``: int64[capacity], the same with one more pod of the class on the row, if pods move the score and
+    it is normalized.
     """
 
-    def __init__(self, entry: WeightedScore, capacity: int) -> None:
+    def __init__(self, entry: WeightedScore, scores: Scores) -> None:
         self.plugin = entry.plugin
         self.entry = entry
         self.reads_pods = entry.plugin.reads_pods  # another pod on the row may change the score
         self.normalizes = isinstance(entry.plugin, NormalizePlugin)  # raw scores are normalized later
-        self.scores: npt.NDArray[np.int64] = np.zeros(capacity, dtype=np.int64)
-        self.with_another: npt.NDArray[np.float64] = np.empty(capacity if self.reads_pods else 0)
+        self.scores = scores
+        self.with_another: Scores = np.empty(len(scores) if self.reads_pods and self.normalizes else 0, dtype=np.int64)
         self.in_range = True
 
     @property
@@ -394,36 +408,34 @@ class ScoreColumn:
         """Whether a row's points follow from its raw score alone if only pods changed."""
         return not self.reads_pods if self.normalizes else self.in_range
 
-    def write(self, rows: RowIndex | slice, scores: npt.NDArray[np.int64]) -> None:
+    def write(self, rows: RowIndex | slice, scores: Scores) -> None:
         """Keep raw scores, one per row."""
         self.scores[rows] = scores
         if self.in_range and len(scores):
             self.in_range = highest(scores) <= MAX_SCORE
 
-    def write_one(self, row: int, score: int) -> None:
-        self.scores[row] = score
-        self.in_range = self.in_range and MIN_SCORE <= score <= MAX_SCORE
-
 
 @dataclass(slots=True, kw_only=True)
 class LocalScores:
-    """The sums of a class's row-local scores in its last cycle. ``keys``: sort keys, largest first."""
+    """The sums of a class's row-local scores in its last cycle. ``keys``: sort keys, largest first.
+
+    ``raw`` and ``parts``: of plugins with NormalizeScore, the scores before it, and after it, weighted.
+    """
 
     nodes: Nodes
     totals: Scores
-    parts: dict[str, Scores] = field(default_factory=dict)
-    raw: dict[str, Scores] = field(default_factory=dict)
-    columns: list[ScoreColumn] = field(default_factory=list)
-    keys: Scores | None = None
+    keys: Scores
+    parts: dict[str, Scores]
+    raw: dict[str, Scores]
     refreshes: int = -1  # of the class's scores, up to the one that is added up
 
-    def can_follow(self, changed: ChangedRows, nodes: Nodes) -> bool:
+    def can_follow(self, changed: ChangedRows, nodes: Nodes, columns: Iterable[ScoreColumn]) -> bool:
         """Whether only a few rows need to be added up again for these nodes."""
         return (
             not changed.nodes
             and len(changed.pods) <= _FEW_TO_FOLLOW
             and nodes.are_same_rows(self.nodes)
-            and all(column.may_follow for column in self.columns)
+            and all(column.may_follow for column in columns)
         )
 
 

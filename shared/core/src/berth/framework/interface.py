@@ -545,8 +545,9 @@ class LivePlugin(ScorePlugin):
 
     @abstractmethod
     def row_changes(self, snapshot: Snapshot, since: int) -> RowChanges:
-        """The rows whose answers may have changed since this version, by whatever it reads; -1 at first.
+        """The rows whose answers may have changed since this version, -1 at first, by whatever it reads.
 
+        Rows whose node, or the pods on it, have changed may be left out: they are evaluated again in any case.
         Called for each equivalence class, before its kept answers are read.
         """
 

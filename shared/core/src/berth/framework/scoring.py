@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from berth.api.pod import Pod
 from berth.cluster.columns import hash_of
-from berth.cluster.nodes import Amount, AnotherPod, Nodes, NodesWithAnother, RowIndex
+from berth.cluster.nodes import AnotherPod, Nodes, NodesWithAnother, RowIndex
 from berth.cluster.snapshot import Snapshot
 from berth.framework.equivalencecache import ClassResults, LocalScores
 from berth.framework.filtering import PreFiltered
@@ -73,15 +73,17 @@ _MAX_PODS = (1 << _POD_BITS) - 1
 
 @dataclass(slots=True)
 class Scored:
-    """``totals``: int64[nodes]. ``parts``: what each plugin that did not skip adds to them, weighted. ``raw``: the same
-    before NormalizeScore and without the weight. ``keys``: the totals' sort keys, if known. The arrays are read
-    in this cycle only.
-    """  # noqa: D205 - one paragraph
+    """``totals``: int64[nodes]. ``keys``: their sort keys, if known. The arrays are read in this cycle only.
+
+    ``local``: the scores of row-local plugins, by row. ``parts``: what each other plugin that did not skip, or one with
+    NormalizeScore, adds to the totals, weighted. ``raw``: the same before NormalizeScore and without the weight.
+    """
 
     totals: Scores
+    keys: Scores | None = None
     parts: dict[str, Scores] = field(default_factory=dict)
     raw: dict[str, Scores] = field(default_factory=dict)
-    keys: Scores | None = None
+    local: ClassResults | None = None
 
     def add_constants(self, parts: Mapping[str, Scores]) -> None:
         """Add points that pods on the nodes do not move."""
@@ -89,11 +91,25 @@ class Scored:
             self.totals, self.keys = self.totals + points, None
             self.parts[name] = points
 
-    def of(self, indices: RowIndex) -> list[dict[str, int]]:
+    def has(self, plugin: str) -> bool:
+        """Whether the plugin did not skip."""
+        return plugin in self.parts or (self.local is not None and plugin in self.local.score_columns)
+
+    def by_plugin(self, nodes: Nodes, indices: RowIndex) -> dict[str, list[int]]:
+        """The points of each position, by plugin."""
+        points: dict[str, list[int]] = {}
+        if self.local is not None:
+            weighted = self.local.scores[:, nodes.rows_at(indices)] * self.local.weights[:, np.newaxis]
+            points.update(zip(self.local.score_columns, weighted.tolist(), strict=True))
+        for name, scores in self.parts.items():
+            points[name] = scores[indices].tolist()
+        return points
+
+    def of(self, nodes: Nodes, indices: RowIndex) -> list[dict[str, int]]:
         """The points by plugin, for each position."""
-        columns = [scores[indices].tolist() for scores in self.parts.values()]
-        rows = zip(*columns, strict=True) if columns else [()] * len(indices)
-        return [dict(zip(self.parts, row, strict=True)) for row in rows]
+        points = self.by_plugin(nodes, indices)
+        rows = zip(*points.values(), strict=True) if points else [()] * len(indices)
+        return [dict(zip(points, row, strict=True)) for row in rows]
 
 
 def score(  # noqa: PLR0913 - the parts of one cycle
@@ -113,12 +129,10 @@ def score(  # noqa: PLR0913 - the parts of one cycle
     timing.end()
     timing.begin("Score")
     local = _local_scores(pod, nodes, state, results)
-    scored = Scored(local.totals, keys=local.keys)
+    scored = Scored(local.totals, local.keys, local.parts.copy(), local.raw.copy(), results)
     for entry in profile.scores:
         name = entry.plugin.name
-        if name in local.parts:
-            scored.raw[name], scored.parts[name] = local.raw[name], local.parts[name]
-        elif not entry.plugin.is_row_local and name not in skipped:
+        if not entry.plugin.is_row_local and name not in skipped:
             raw = run_score_on_all(entry.plugin, state, pod, nodes)
             points, highest = _points(entry, raw, pod, nodes, state)
             scored.raw[name], scored.parts[name] = raw, points
@@ -167,48 +181,44 @@ def _local_scores(pod: Pod, nodes: Nodes, state: CycleState, results: ClassResul
     On the nodes of the last pod of the class, only rows changed since are added up again.
     """
     before, known = results.score_refreshes, results.local_scores
-    changed = results.refresh_scores()
-    if known is None or changed is None or known.refreshes != before or not known.can_follow(changed, nodes):
+    changed, columns = results.refresh_scores(), results.score_columns.values()
+    if known is None or changed is None or known.refreshes != before or not known.can_follow(changed, nodes, columns):
         known = results.local_scores = _add_up(pod, nodes, state, results)
     else:
-        _follow(known, changed.pods, nodes, fewer_pods_first=results.fewer_pods_first)
+        _follow(known, changed.pods, nodes, results)
     known.refreshes = results.score_refreshes
     return known
 
 
 def _add_up(pod: Pod, nodes: Nodes, state: CycleState, results: ClassResults) -> LocalScores:
-    local = LocalScores(nodes=nodes, totals=np.zeros(nodes.size, dtype=np.int64))
+    totals = np.zeros(nodes.size, dtype=np.int64)
+    all_raw, parts = dict[str, Scores](), dict[str, Scores]()
     for name, column in results.score_columns.items():
         raw = nodes.take(column.scores)
         if column.in_range and not column.normalizes:
             points = raw if column.entry.weight == 1 else raw * column.entry.weight
         else:
             points, _ = _points(column.entry, raw, pod, nodes, state)
-        local.columns.append(column)
-        local.raw[name], local.parts[name] = raw, points
-        np.add(local.totals, points, out=local.totals)
-    local.keys = order_keys(local.totals, nodes, fewer_pods_first=results.fewer_pods_first)
-    return local
+            if column.normalizes:
+                all_raw[name], parts[name] = raw, points
+        np.add(totals, points, out=totals)
+    keys = order_keys(totals, nodes, fewer_pods_first=results.fewer_pods_first)
+    return LocalScores(nodes=nodes, totals=totals, keys=keys, parts=parts, raw=all_raw)
 
 
-def _follow(local: LocalScores, rows: Iterable[int], nodes: Nodes, *, fewer_pods_first: bool) -> None:
+def _follow(local: LocalScores, rows: Iterable[int], nodes: Nodes, results: ClassResults) -> None:
     # Normalized scores do not read pods, so they are unchanged.
     pods = nodes.snapshot.columns.pods
     for row in rows:
         position = nodes.position_of(row)
         if position is None:
             continue
-        total = 0
-        for column in local.columns:
-            name = column.plugin.name
-            if not column.normalizes:
-                local.raw[name][position] = column.scores[row]
-                local.parts[name][position] = column.scores[row] * column.entry.weight
-            total += int(local.parts[name][position])
+        total = int(results.weights @ results.scores[:, row]) + sum(
+            [int(points[position]) for points in local.parts.values()]
+        )
         local.totals[position] = total
-        if local.keys is not None:
-            fewer = min(int(pods[row]), _MAX_PODS) if fewer_pods_first else 0
-            local.keys[position] = (total << _POD_BITS) - fewer
+        fewer = min(int(pods[row]), _MAX_PODS) if results.fewer_pods_first else 0
+        local.keys[position] = (total << _POD_BITS) - fewer
 
 
 def _points(entry: WeightedScore, raw: Scores, pod: Pod, nodes: Nodes, state: CycleState) -> tuple[Scores, int]:
@@ -324,16 +334,13 @@ def losses(best: BestNodes, profile: Profile, state: CycleState, results: ClassR
     """
     pod, raw, indices = best.pod, best.scored.raw, best.indices
     rows, snapshot = best.nodes.rows_at(indices), best.nodes.snapshot
-    local = results.scores_with_another(rows)
-    lost = np.zeros(len(rows))
-    for entry in profile.scores_that_read_pods:
+    lost = results.losses_on(rows)
+    for entry in profile.scores_that_read_pods if raw else ():
         plugin = entry.plugin
         if plugin.name not in raw:
             continue
-        after: Amount | Scores
         if plugin.is_row_local:
-            # The mean over up to four pods: whole numbers hide the cost of a small one.
-            after = local[plugin.name]
+            after = results.score_columns[plugin.name].with_another[rows]
         else:
             nodes = NodesWithAnother(snapshot, rows, AnotherPod(pod, snapshot))
             after = run_score_with_another(plugin, state, pod, nodes)
@@ -341,7 +348,7 @@ def losses(best: BestNodes, profile: Profile, state: CycleState, results: ClassR
         if not isinstance(plugin, NormalizePlugin):
             lost += less if entry.weight == 1 else less * entry.weight
         elif less.any():
-            lost += _normalized_losses(plugin, entry.weight, best, after.astype(np.int64), state)
+            lost += _normalized_losses(plugin, entry.weight, best, after, state)
     whole = lost.astype(np.int64)
     if (whole == lost).all():
         return list(whole.tolist())

@@ -62,19 +62,17 @@ class CycleState:
         Raises:
             StateMissingError: no value is stored.
         """
-        if key in self._values:
-            value: T = self._values[key]
-            return value
-        if self._shared is not None:
-            return self._shared.read(key)
-        raise StateMissingError(f"reading {key.name!r}: not written in this cycle")
+        value = self.find(key)
+        if value is None:
+            raise StateMissingError(f"reading {key.name!r}: not written in this cycle")
+        return value
 
     def find(self, key: StateKey[T]) -> T | None:
         """The stored value or None: for a plugin that a profile may enable at one of its points only."""
-        try:
-            return self.read(key)
-        except StateMissingError:
-            return None
+        if key in self._values:
+            value: T = self._values[key]
+            return value
+        return None if self._shared is None else self._shared.find(key)
 
     def clone(self) -> CycleState:
         """A copy; values that can be cloned are cloned."""

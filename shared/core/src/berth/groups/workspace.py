@@ -340,7 +340,7 @@ class ClassCycle:
             return []
         nodes = Nodes(self._snapshot, rows)
         scored = score(self._pod, nodes, self._profile, self.found, self._results, timing=Timing(no_clock))
-        moving = [entry for entry in self._profile.scores_that_read_pods if entry.plugin.name in scored.raw]
+        moving = [entry for entry in self._profile.scores_that_read_pods if scored.has(entry.plugin.name)]
         if any(not each.plugin.is_row_local or isinstance(each.plugin, NormalizePlugin) for each in moving):
             return None
         best = best_first(
@@ -351,9 +351,10 @@ class ClassCycle:
             fewer_pods_first=self._profile.fewer_pods_first,
             keys=scored.keys,
         )
+        points = scored.by_plugin(nodes, best)
         constant = scored.totals[best]
         for entry in moving:
-            constant = constant - scored.parts[entry.plugin.name][best]
+            constant = constant - points[entry.plugin.name]
         return self._spread(rows[best], constant, moving, count, attempt)
 
     def tightest(self, count: int, allowed: Mask, scarcity: Mapping[str, float], attempt: Attempt) -> list[int]:

@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from itertools import repeat, takewhile
+from itertools import takewhile
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -188,23 +188,27 @@ class NodeLoads:
             rows = set(range(snapshot.size))
         else:
             rows = {*changed.nodes, *changed.pods, *changed.pods_updated, *faded}
-        for sums in self._sums:
-            sums.refresh(rows)
-        moved: Collection[int] | None = ()
+        moved = {row for sums in self._sums for row in sums.refresh(rows)}
+        measured: Collection[int] | None = ()
         if is_stale:
-            moved = self._measure_again()
+            measured = self._measure_again()
         if is_stale or self._moves_with_pods:
             self._terms.clear()
-        self._note(None if changed is None or moved is None else {*rows, *moved})
+        if changed is None or measured is None:
+            self._note(None)
+        else:
+            moved.update(measured)
+            for row in moved | changed.nodes:
+                self.lines.pop(row, None)
+            self._note(moved - changed.nodes - changed.pods)
 
     def _note(self, rows: Collection[int] | None) -> None:
+        """``rows``: without those whose nodes or pods have changed, because their scores are read again anyway."""
         if rows is None or len(rows) > self._snapshot.size * _MANY:
             self.log.note_all()
             self.lines.clear()
         elif rows:
             self.log.note(rows)
-            for row in rows:
-                self.lines.pop(row, None)
 
     def _fade(self) -> list[int]:
         """Estimates fade up to each sample, on unknown nodes up to this step. The rows whose estimates changed."""
@@ -254,8 +258,8 @@ class NodeLoads:
     def _missing(self, row: int) -> list[Estimate]:
         """The estimates of the row's pods, as far as its sample lacks them."""
         found, last = [], -math.inf
-        faded = self._as_of.item(row) - self._range - _ROUNDING_SECONDS
-        hold = self._hold
+        as_of, hold = self._as_of.item(row), self._hold
+        faded = as_of - self._range - _ROUNDING_SECONDS
         for placed in self._snapshot.placed_on_row(row):
             if (bound_at := placed.bound_at) is None:
                 share, last = 1.0, math.inf
@@ -263,7 +267,10 @@ class NodeLoads:
                 whole_until = bound_at if hold is None else bound_at + hold(placed.pod)
                 if whole_until > last:  # noqa: PLR1730 - max takes twice as long, and a row may have a hundred pods
                     last = whole_until
-                if whole_until < faded or (share := self.missing_share(placed)) <= 0:
+                if whole_until < faded:
+                    continue
+                share = 1.0 if whole_until >= as_of else self.missing_share(placed)
+                if share <= 0:
                     continue
             if (amounts := self._estimate(placed)) is not None:
                 found.append(amounts if share == 1 else tuple([share * amount for amount in amounts]))
@@ -350,15 +357,19 @@ class RowSums:
         self.columns: list[Amount] = [np.zeros(0) for _ in range(width)]
         self.counts: npt.NDArray[np.int64] = np.zeros(0, dtype=np.int64)
 
-    def refresh(self, rows: Iterable[int]) -> None:
-        """Sum these rows again."""
+    def refresh(self, rows: Iterable[int]) -> list[int]:
+        """Sum these rows again; returns those that have changed."""
         capacity = self._snapshot.columns.capacity
         if len(self.counts) < capacity:
             self.columns = [grown(column, capacity) for column in self.columns]
             self.counts = grown(self.counts, capacity)
+        moved = []
         for row in rows:
             found = self._of_row(row)
-            sums = map(math.fsum, zip(*found, strict=True)) if found else repeat(0.0)
-            for column, amount in zip(self.columns, sums, strict=False):
-                column[row] = amount
-            self.counts[row] = len(found)
+            sums = list(map(math.fsum, zip(*found, strict=True))) if found else [0.0] * len(self.columns)
+            if len(found) != self.counts.item(row) or sums != [column.item(row) for column in self.columns]:
+                for column, amount in zip(self.columns, sums, strict=True):
+                    column[row] = amount
+                self.counts[row] = len(found)
+                moved.append(row)
+        return moved

@@ -10,6 +10,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -30,7 +31,7 @@ from berth.framework.interface import (
     VectorFilterPlugin,
     VectorScorePlugin,
 )
-from berth.framework.status import SUCCESS, CycleState, Status, Verdicts
+from berth.framework.status import SUCCESS, CycleState, StateKey, Status, Verdicts
 from berth.messages.livedata import BANDWIDTH, LiveSource, MeasuredUsage, decode_sample
 from berth.plugins.nodeload.estimates import ClassEstimates, Estimate
 from berth.plugins.nodeload.loads import Amount, Line, NodeLoads, Term
@@ -77,10 +78,22 @@ class LoadScore(VectorScorePlugin, VectorExplainingPlugin, LivePlugin):
     def points_of(self, row: int, loads: NodeLoads, usages: Mapping[MeasuredResource, Usage]) -> float:
         """The points of one row, as ``points``; ``usages``: of each resource that is known."""
 
+    @cached_property
+    def _key(self) -> StateKey[tuple[NodeLoads, Estimate]]:
+        return StateKey(self.name)
+
+    def _read(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> tuple[NodeLoads, Estimate]:
+        """The loads and the estimate for the pod's class. Later cycles refresh these loads by ``row_changes``."""
+        known = state.find(self._key)
+        if known is None:
+            known = self.loads_for(pod, snapshot), self.estimate(state, pod)
+            state.write(self._key, known)
+        return known
+
     def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
         # In plain numbers: every cycle scores the last pod's row, and arrays of one element take four times as long.
-        row, pods, estimate = node.row, 1 + node.others, self.estimate(state, pod)
-        loads = self.loads_for(pod, node.snapshot)
+        row, pods = node.row, 1 + node.others
+        loads, estimate = self._read(state, pod, node.snapshot)
         usages: dict[MeasuredResource, Usage] = {}
         for resource, place, measured, newcomers, allocatable, _ in loads.terms(self.resources):
             used = measured.item(row) + newcomers.item(row) + pods * estimate[place]
@@ -89,7 +102,8 @@ class LoadScore(VectorScorePlugin, VectorExplainingPlugin, LivePlugin):
 
     def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
         """Pods that a view shows beside count with the whole estimate, as a pod that was just placed."""
-        terms, estimate = self.loads_for(pod, nodes.snapshot).terms(self.resources), self.estimate(state, pod)
+        loads, estimate = self._read(state, pod, nodes.snapshot)
+        terms = loads.terms(self.resources)
         if not terms:
             return np.zeros(len(nodes), dtype=np.int64)
         pods = 1 + nodes.others
@@ -108,12 +122,12 @@ class LoadScore(VectorScorePlugin, VectorExplainingPlugin, LivePlugin):
         return self.explain_all(state, pod, Nodes(node.snapshot, np.array([node.row])))[0]
 
     def explain_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> list[str]:
-        del state
-        loads = self.loads_for(pod, nodes.snapshot)
-        terms = loads.terms(self.resources)
-        known = [term.resource for term in terms]
-        left_out = "; ".join([_left_out(each, loads, known) for each in self.resources if each not in known])
-        if not known:
+        loads, _ = self._read(state, pod, nodes.snapshot)
+        terms, left_out = loads.terms(self.resources), ""
+        if len(terms) < len(self.resources):
+            known = [term.resource for term in terms]
+            left_out = "; ".join([_left_out(each, loads, known) for each in self.resources if each not in known])
+        if not terms:
             return [left_out] * len(nodes)
         kept, now = loads.lines, loads.now
         lines = [
