@@ -20,7 +20,6 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from itertools import count
 from pathlib import Path
 from time import process_time_ns
@@ -49,13 +48,17 @@ from berth.api.pod import (
 )
 from berth.api.workloads import ReplicaSet, Service
 from berth.cluster.snapshot import Snapshot
-from berth.framework.cycle import Ranking, RankOptions, check, rank
+from berth.framework.cycle import BEST, Ranking, RankOptions, check, rank
 from berth.framework.profile import Profile, build_profiles
 from berth.memory import keep_freed_memory
+from berth.messages.attempts import Pending
+from berth.messages.encoding import decode, encode
 from berth.messages.livedata import MeasuredUsage, NodeSample
 from berth.messages.subjects import Attempt, Term, Uid
 from berth.plugins.registry import BUILT_IN
 from berth.profiles.configuration import profiles_of
+from berth.ranking.ranker import Ranker
+from berth.ranking.view import View
 from berth.settings.settings import Numbers
 
 RESULTS = Path(__file__).parent / "results"
@@ -99,9 +102,18 @@ Figures = dict[str, dict[str, float]]
 class LoadedCluster:
     """A busy cluster, the default profile, and numbers for new pods."""
 
-    snapshot: Snapshot
+    view: View
     profile: Profile
     numbers: Iterator[int]
+
+    @property
+    def snapshot(self) -> Snapshot:
+        return self.view.snapshot
+
+    def answer(self, pending: bytes) -> bytes:
+        """From PENDING to RANKED, as a scorer does, whose proposal counts from then on."""
+        ranker = Ranker(profiles={"berth": self.profile}, config="", identity="bench", best=BEST, explained=EXPLAINED)
+        return encode(ranker.answer(decode(pending, Pending), self.view, 0.0))
 
     def place(self, pod: Pod) -> None:
         """Rank a pod and place it on the best node, as a scorer does."""
@@ -115,7 +127,8 @@ class LoadedCluster:
 
 
 def loaded_cluster(node_count: int) -> LoadedCluster:
-    snapshot = Snapshot()
+    view = View()
+    snapshot = view.snapshot
     for namespace in namespaces():
         snapshot.set_namespace(namespace)
     for application in applications():
@@ -127,7 +140,7 @@ def loaded_cluster(node_count: int) -> LoadedCluster:
     for pod in pods(node_count, PODS_PER_NODE):
         snapshot.place(pod, pod.spec.node_name, bound_at=0.0)
     profile = build_profiles(default_configuration(BUILT_IN, DEFAULT), BUILT_IN)["berth"]
-    return LoadedCluster(snapshot, profile, count(10**7))
+    return LoadedCluster(view, profile, count(10**7))
 
 
 def measured_cluster(node_count: int, plugin: str, args: str) -> LoadedCluster:
@@ -168,26 +181,35 @@ def by_load(rounds: int, node_count: int) -> Figures:
     without = loaded_cluster(node_count)
     measured = {name: measured_cluster(node_count, *form) for name, form in BY_LOAD.items()}
     gc.freeze()
-    works = [partial(place_next, cluster) for cluster in (without, *measured.values())]
-    before, *after = microseconds(rounds, *works)
-    figures = {"known class, in turn with the next": before}
-    for (name, cluster), spent in zip(measured.items(), after, strict=True):
-        figures[f"known class, {name}"] = spent
-        figures[f"known class, {name} by without"] = {each: round(spent[each] / before[each], 3) for each in before}
+    figures: Figures = {}
+    for what, work_of in (("known class", place_next), ("PENDING to RANKED", answer_next)):
+        works = [work_of(cluster, rounds + WARM_UP) for cluster in (without, *measured.values())]
+        before, *after = microseconds(rounds, *works)
+        figures[f"{what}, in turn with the next"] = before
+        for name, spent in zip(measured, after, strict=True):
+            figures[f"{what}, {name}"] = spent
+            figures[f"{what}, {name} by without"] = {each: round(spent[each] / before[each], 3) for each in before}
+    for name, cluster in measured.items():
         figures[f"known class, {name}, all samples new"] = first_after_new_samples(cluster)
     return figures
 
 
-def place_next(cluster: LoadedCluster) -> None:
-    cluster.place(plain(next(cluster.numbers)))
+def place_next(cluster: LoadedCluster, _: int = 1) -> Callable[[], None]:
+    return lambda: cluster.place(plain(next(cluster.numbers)))
+
+
+def answer_next(cluster: LoadedCluster, times: int) -> Callable[[], bytes]:
+    pods = [plain(next(cluster.numbers)) for _ in range(times)]
+    messages = iter([encode(Pending(attempt=str(first_attempt(pod)), profile="berth", pod=pod)) for pod in pods])
+    return lambda: cluster.answer(next(messages))
 
 
 def first_after_new_samples(cluster: LoadedCluster) -> dict[str, float]:
-    new = []
+    new, place = [], place_next(cluster)
     for _ in range(RENEWALS):
         renew_samples(cluster)
         start = process_time_ns()
-        place_next(cluster)
+        place()
         new.append((process_time_ns() - start) / 1000)
     return {"median": round(statistics.median(new), 1), "p99": round(max(new), 1)}
 
