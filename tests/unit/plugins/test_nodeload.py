@@ -183,6 +183,33 @@ def test_a_proposed_pod_that_is_bound_changes_scores_only_if_a_sample_shows_it()
     assert plugin.row_changes(snapshot, version) == (version + 1, {snapshot.rows.of("b")})
 
 
+@pytest.mark.parametrize("is_last_known", [True, False], ids=["all are known", "another is not"])
+def test_a_new_sample_changes_its_node_and_the_mean_of_unknown_ones(is_last_known):
+    how = args()
+    samples = {f"n{number}": percents(50) for number in range(30)}
+    snapshot = cluster(how, a=percents(50), z=percents(50) if is_last_known else None, **samples)
+    plugin = NodeLoad(how)
+    points(plugin, snapshot, WEB)
+    version, _ = plugin.row_changes(snapshot, -1)
+    snapshot.live.set_sample(reading_of(how).query.token, "a", percents(80))
+    changed = {"a"} if is_last_known else {"a", "z"}
+    assert plugin.row_changes(snapshot, version) == (version + 1, set(snapshot.rows.of_all(sorted(changed))))
+    assert points(plugin, snapshot, WEB) == points(NodeLoad(how), snapshot, WEB)
+
+
+def test_newcomers_count_after_pods_on_nodes_that_are_not_there():
+    how = args()
+    snapshot, plugin = cluster(how, a=percents(50), b=percents(50)), NodeLoad(how)
+    points(plugin, snapshot, WEB)
+    for number in range(snapshot.columns.capacity):  # the columns grow
+        snapshot.place(using(f"early-{number}"), f"late-{number}")
+    points(plugin, snapshot, WEB)
+    snapshot.place(using("web", cpu="4"), "a")
+    state, info = CycleState(snapshot.class_of(WEB)), node_info(snapshot, "a")
+    # 100 - 50 - 8.5 of the pod itself - 34 of the newcomer
+    assert plugin.score(state, WEB, info) == NodeLoad(how).score(state, WEB, info) == 7
+
+
 def test_the_loss_of_another_pod_is_its_whole_estimate():
     how = args(resource_weights={"cpu": 1}, estimated_scaling_factors={"cpu": 100})
     snapshot, pod = cluster(how, a=percents(50)), using(cpu="1")

@@ -157,18 +157,18 @@ class NodeLoads:
         self._terms: dict[Sequence[MeasuredResource], Sequence[Term]] = {}
         self._seen = self._sampled = self._step = -1
         self._step_began = -math.inf
-        self._now = self._expires = -math.inf
+        self.now = self._expires = -math.inf
         self.log = RowLog() if log is None else log
         self.lines: dict[int, Line] = {}  # what explanations say of rows, until these change
 
     def refresh(self) -> None:
         """Call before anything is read, in each cycle."""
         samples, version, now = self._samples, self._snapshot.version, self._snapshot.live.now
-        if now == self._now and (version, samples.version) == (self._seen, self._sampled):
+        if now == self.now and (version, samples.version) == (self._seen, self._sampled):
             return
         samples.refresh()
         step = math.floor(now / (self._range * _STEP))
-        is_due, self._now = step != self._step or now > self._expires, now
+        is_due, self.now = step != self._step or now > self._expires, now
         if is_due or (version, samples.version) != (self._seen, self._sampled):
             self._step_began = step * self._range * _STEP
             self._follow(is_due=is_due)
@@ -178,7 +178,8 @@ class NodeLoads:
         """``is_due``: the clock has changed estimates on unknown nodes, or which nodes are known."""
         samples, snapshot = self._samples, self._snapshot
         changed = snapshot.changed_since(self._seen) if self._seen >= 0 else None
-        is_stale = changed is None or changed.nodes or samples.version != self._sampled or self._now > self._expires
+        has_grown = len(self._as_of) != len(samples.sampled_at)
+        is_stale = changed is None or changed.nodes or has_grown or self.now > self._expires
         sampled = samples.changed_since(self._sampled) if samples.version != self._sampled else ()
         for row in sampled:
             self.lines.pop(row, None)
@@ -189,11 +190,11 @@ class NodeLoads:
         else:
             rows = {*changed.nodes, *changed.pods, *changed.pods_updated, *faded}
         moved = {row for sums in self._sums for row in sums.refresh(rows)}
-        measured: Collection[int] | None = ()
-        if is_stale:
-            measured = self._measure_again()
-        if is_stale or self._moves_with_pods:
+        measured = None if is_stale else self._measure_rows(sampled)
+        if measured is None or self._moves_with_pods:
             self._terms.clear()
+        if measured is None:
+            measured = self._measure_again()
         if changed is None or measured is None:
             self._note(None)
         else:
@@ -213,7 +214,7 @@ class NodeLoads:
     def _fade(self) -> list[int]:
         """Estimates fade up to each sample, on unknown nodes up to this step. The rows whose estimates changed."""
         sampled_at, before = self._samples.sampled_at, self._as_of
-        recent = self._now - sampled_at <= self._maximum_age
+        recent = self.now - sampled_at <= self._maximum_age
         self._as_of = np.where(recent, sampled_at, self._step_began)
         self._expires = float(np.min(sampled_at, where=recent, initial=math.inf)) + self._maximum_age
         if len(before) != len(sampled_at):
@@ -233,7 +234,7 @@ class NodeLoads:
             return []
         rows = np.array(sampled, dtype=np.intp)
         sampled_at, before = self._samples.sampled_at[rows], self._as_of[rows]
-        recent = self._now - sampled_at <= self._maximum_age
+        recent = self.now - sampled_at <= self._maximum_age
         after = self._as_of[rows] = np.where(recent, sampled_at, self._step_began)
         oldest = float(np.min(sampled_at, where=recent, initial=math.inf))
         self._expires = min(self._expires, oldest + self._maximum_age)
@@ -242,6 +243,22 @@ class NodeLoads:
 
     def _may_have_newcomers(self, as_of: Amount, whole_until: Amount) -> Mask:
         return whole_until > as_of - self._range - _ROUNDING_SECONDS
+
+    def _measure_rows(self, rows: Sequence[int]) -> Collection[int] | None:
+        """Read these rows' samples; returns those whose load has changed. None if others change too, by the mean."""
+        if not rows:
+            return ()
+        index = np.array(rows, dtype=np.intp)
+        recent = self.now - self._samples.sampled_at[index] <= self._maximum_age
+        amounts = [(each, self._samples.usage(*asked)[index]) for asked, each in self._measured.items()]
+        for each, amount in amounts:
+            if each.count < each.nodes or not np.all(recent & each.known[index] & ~np.isnan(amount)):
+                return None
+        moved: list[int] = []
+        for each, amount in amounts:
+            moved += index[each.amount[index] != amount].tolist()
+            each.amount[index] = amount
+        return moved
 
     def _measure_again(self) -> Collection[int] | None:
         """The rows whose measured load has changed, of unknown nodes by the mean; None if it may be all."""
@@ -330,10 +347,6 @@ class NodeLoads:
     def sampled_at(self, row: int) -> float:
         """The time of the row's sample, in Unix seconds; NaN without one."""
         return self._samples.sampled_at.item(row)
-
-    @property
-    def now(self) -> float:
-        return self._now
 
     def newcomers_on(self, row: int) -> int:
         """How many pods of the row count with an estimate."""
