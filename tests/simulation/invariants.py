@@ -331,7 +331,8 @@ class Invariants:
         if not free:
             self._check_cost(request, preemptor, now)
             return
-        earlier = self._known(request, VISIBLE_SECONDS)
+        # A slow API server is sent what was chosen before there was room.
+        earlier = self._known(request, max(VISIBLE_SECONDS, self._world.now - self._chosen_at[victim.uid]))
         before = earlier.pods.get(preemptor_uid)
         free &= {each.node for each in earlier.rank(preemptor, profile).candidates} if before else set()
         free -= set(self.messages.reserved.values())
