@@ -21,7 +21,7 @@ from berth.api.pod import (
     Toleration,
     is_marked_for_preemption,
 )
-from berth.api.resources import pod_requests
+from berth.api.resources import pod_limits, pod_requests
 from berth.api.trimming import (
     ANNOTATION_BYTES,
     CONDITION_BYTES,
@@ -178,7 +178,10 @@ POD = Pod(
             Container(
                 name=f"c{i}",
                 image="i" * 200,
-                resources=ResourceRequirements(requests={"cpu": "250m", "memory": "1Gi", "example.com/gpu": 1}),
+                resources=ResourceRequirements(
+                    requests={"cpu": "250m", "memory": "1Gi", "example.com/gpu": 1},
+                    limits={"cpu": "1", "memory": "2Gi", "example.com/gpu": 1},
+                ),
                 ports=[ContainerPort(container_port=80), ContainerPort(container_port=81, host_port=9000 + i)],
             )
             for i in range(2)
@@ -202,6 +205,7 @@ def test_each_form_is_smaller_and_says_what_it_lacks():
 def test_the_first_form_has_all_that_counts_on_a_node():
     form = next(smaller_forms(POD))[1]
     assert pod_requests(form.spec) == pod_requests(POD.spec)
+    assert pod_limits(form.spec) == {"cpu": 2010, "memory": 4 * 2**30}, "by which its use is estimated"
     assert host_ports(form.spec) == host_ports(POD.spec)
     assert form.spec.affinity == POD.spec.affinity
     assert form.metadata.annotations == {"s": "1"}

@@ -54,7 +54,7 @@ from berth.api.pod import (
 )
 from berth.api.podgroups import CoschedulingPodGroup, CoschedulingSpec, UpstreamPodGroup, UpstreamSpec
 from berth.api.podlimits import MOST_BYTES
-from berth.api.resources import CPU, Amounts, is_counted, is_scalar, is_sidecar, pod_requests, read_amounts
+from berth.api.resources import CPU, MEMORY, Amounts, is_counted, is_scalar, is_sidecar, pod_requests, read_amounts
 
 T = TypeVar("T", bound=KubernetesObject)
 
@@ -74,6 +74,7 @@ LONG: Final = 256
 MOST_PORTS: Final = 256
 MOST_RESOURCES: Final = 32  # resources in it, with names of up to 317 characters
 MOST_LABELS: Final = 24  # labels in it, with up to 380 characters each
+_NOTHING: Final = ResourceRequirements()
 _ODD_PARAMETERS: Final = "are nested more than 500 levels deep, or have half a surrogate pair"
 
 
@@ -216,10 +217,12 @@ def _placed_spec(spec: PodSpec) -> PodSpec:
 
 
 def _placed_container(container: Container) -> Container:
-    # Requests and host ports.
-    requests = container.resources.requests if container.resources is not None else None
+    # Requests, host ports, and the limits by which use is estimated until a sample shows it.
+    given = container.resources or _NOTHING
+    limits = {name: amount for name, amount in (given.limits or {}).items() if name in {CPU, MEMORY}}
+    counted = ResourceRequirements(requests=given.requests or None, limits=limits or None)
     return Container(
-        resources=ResourceRequirements(requests=requests) if requests else None,
+        resources=None if counted == _NOTHING else counted,
         ports=_host_ports([container]) or None,
         restart_policy=container.restart_policy,
     )
