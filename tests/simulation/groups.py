@@ -780,13 +780,13 @@ class GroupInvariants:
                 found[f"group {key}, {len(members.bound)} of {group.minimum} bound,"] = ", ".join(plan.nodes)
         return found
 
-    def question_of(self, pod: Pod, truth: Truth) -> GroupQuestion | None:
-        """The group of a member that is placed with others, by what some process knows; None for others."""
-        key = group_of(pod)
-        group = self.groups().get(key) if key is not None else None
-        if group is None or group.is_ordinary(pod_requests(pod.spec).amounts):
+    def question_of(self, pod: Pod, process: SimulatedProcess) -> GroupQuestion | None:
+        """The group of a member that is placed with others, by what the binder knows; None for others."""
+        key, cache = group_of(pod), cache_of(process)
+        group = cache.groups.get(key) if key is not None and cache is not None else None
+        if cache is None or group is None or group.is_ordinary(pod_requests(pod.spec).amounts):
             return None
-        members = Members.of((each for each in truth.pods.values() if group_of(each) == key), self._schedulers)
+        members = cache.members_of(group.key)
         wanted = members.wanted(group)
         return _question(group, members, wanted) if wanted and members.pending else None
 

@@ -79,6 +79,8 @@ class Invariants:
         """By victim's uid: the preemptor's uid, and the node."""
         self._chosen_at: dict[str, float] = {}
         """By victim's uid, when a binder has chosen it for this preemptor."""
+        self._questions: dict[str, GroupQuestion | None] = {}
+        """By victim's uid, the group for which it was chosen."""
         self._plans: dict[str, list[Pod]] = {}
         """By preemptor's uid, the victims that a binder has chosen and of which it has deleted none."""
         self._preempting: dict[str, tuple[str, float]] = {}
@@ -145,6 +147,7 @@ class Invariants:
         for victim in victims:
             if self._evictions.get(victim.uid, ("", ""))[0] != preemptor.uid:
                 self._chosen_at[victim.uid] = self._world.now
+                self._questions[victim.uid] = self.groups and self.groups.question_of(preemptor, OWNER.get())
             self._evictions[victim.uid] = (preemptor.uid, node)
         self._plans[preemptor.uid] = victims
         self._preempting[preemptor.uid] = node, self._world.now
@@ -321,12 +324,9 @@ class Invariants:
         if priority_of(victim) >= priority_of(preemptor):
             self._world.problem(f"{victim.key} is evicted for {preemptor.key}, which is not more important")
         profile = self.profile_of(preemptor)
-        if self.groups is not None and (question := self.groups.question_of(preemptor, now)) is not None:
+        if (question := self._questions[victim.uid]) is not None:
             self._judge_group(request, victim, question, now)
             return
-        group = group_of(preemptor)
-        if group is not None and victim.uid in self.messages.victims_for.get((group.namespace, group.name), ()):
-            return  # chosen for all of its group, whose minimum has been lowered since
         free = {each.node for each in now.rank(preemptor, profile).candidates}
         if not free:
             self._check_cost(request, preemptor, now)
@@ -349,8 +349,6 @@ class Invariants:
         self.groups.goes_as_one(victim, now)
         if self._world.now - self._chosen_at[victim.uid] > VISIBLE_SECONDS or self.groups.is_api_slow:
             return  # the choice is an old one: the API server has refused the eviction, or others have come in a stream
-        if len(question.members) < question.need:
-            return  # some have been deleted since the choice
         members = {pod.uid for pod in question.members}
         victims = {uid for uid, (preemptor, _) in self._evictions.items() if preemptor in members}
         victims |= self.messages.victims_for.get((key.namespace, key.name), set())
