@@ -1,6 +1,7 @@
 """Live data beside a Snapshot: rows that are added, freed and reassigned, and the entries of the buckets."""
 
 import gc
+import math
 import tracemalloc
 from datetime import UTC, datetime, timedelta
 
@@ -113,6 +114,18 @@ def test_a_node_that_comes_back_to_a_row_shows_its_own_newest_sample():
     snapshot.remove_pod("uid-early")
     snapshot.set_node(a_node("a"))
     assert receive(snapshot, "a") == 6.0
+
+
+@pytest.mark.parametrize("newest", [6.0, None])
+def test_a_sample_that_comes_while_its_node_is_gone_counts_when_the_node_is_back_before_anybody_has_read(newest):
+    snapshot = Snapshot()
+    snapshot.set_node(a_node("a"))
+    snapshot.live.set_sample("q1", "a", sample(5.0))
+    assert receive(snapshot, "a") == 5.0
+    snapshot.remove_node("a")
+    snapshot.live.set_sample("q1", "a", None if newest is None else sample(newest))
+    snapshot.set_node(a_node("a"))
+    assert receive(snapshot, "a") == pytest.approx(math.nan if newest is None else newest, nan_ok=True)
 
 
 def test_a_statistic_is_a_column_once_a_plugin_reads_it_and_follows_the_samples_and_the_rows():

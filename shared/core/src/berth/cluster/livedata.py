@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from berth.api.config.nodeload.queries import MeasuredResource, Statistic
-from berth.cluster.columns import NO_NODE, NodeColumns, Rows, grown
+from berth.cluster.columns import NO_NODE, NodeColumns, Rows, grown, hash_of
 from berth.messages.livedata import NodeSample
 
 T = TypeVar("T")
@@ -167,10 +167,18 @@ class SampleColumns:
         else:
             self._samples[node] = sample
         row = self._rows.of(node)
-        if row is None and sample is not None:
-            self._note_unknown(node)
-        if row is not None and row < len(self._names):
+        if row is None:
+            self._forget_row_of(node)
+            if sample is not None:
+                self._note_unknown(node)
+        elif row < len(self._names):
             self._write(row, sample)
+
+    def _forget_row_of(self, node: str) -> None:
+        """The node may come back to its row before the columns are read."""
+        for row in np.flatnonzero(self._names == hash_of(node)).tolist():
+            self._names[row] = NO_NODE
+            self._write(row, None)
 
     def _note_unknown(self, node: str) -> None:
         self._unknown[node] = None
