@@ -650,7 +650,7 @@ class GroupInvariants:
             columns, size = cache.snapshot.columns, cache.snapshot.size
             free = columns.allocatable.of(resource)[:size] - columns.requested.of(resource)[:size]
             left = free[columns.exists[:size]].clip(min=0).sum()
-            if amount - have > left and amount - have > left + self._taken_since(group.key, cache, resource):
+            if amount - have > left and amount - have > left + self._taken_since(group.key, pods, cache, resource):
                 self._world.problem(f"group {group.key} is begun without its minResources: {amount - have} of {left}")
 
     def _has_volumes(self, pod: Pod) -> bool:
@@ -681,9 +681,10 @@ class GroupInvariants:
         group, names = self.groups().get(key), [pod.metadata.name for pod in self.pods_of(key)]
         return group is not None and group.minimum >= len(names) and leader in names
 
-    def _taken_since(self, key: GroupKey, cache: Cache, resource: str) -> int:
-        """What others have taken since the group was checked: minResources are no promise."""
-        since = true_time().timestamp() - CHECKED_SECONDS[self.is_api_slow]
+    def _taken_since(self, key: GroupKey, members: Iterable[Pod], cache: Cache, resource: str) -> int:
+        """What others have taken since the group was checked: minResources are no promise, and volumes take long."""
+        has_volumes = any(pod.spec.volumes for pod in members)
+        since = true_time().timestamp() - CHECKED_SECONDS[self.is_api_slow or has_volumes]
         pods = filter(None, map(decoded, self._world.api.store.table(PODS).in_order()))
         bound = [pod for pod in pods if pod.spec.node_name and bound_at(pod) >= since]
         later = {each.uid: each for each in (*bound, *(assumed.pod for assumed in cache.assumed_pods.values()))}
@@ -693,7 +694,7 @@ class GroupInvariants:
     def _check_whole(self, key: GroupKey, bound_at: float) -> None:
         """Without a fault, and where nobody has meddled, a group stays partly bound for no longer than its Bindings."""
         group, members = self.groups().get(key), Members.of(self.pods_of(key), self._schedulers)
-        if group is None or not members.need(group) or not members.is_begun:
+        if group is None or not members.wanted(group) or not members.is_begun:
             return
         if max(self.last_act(), self._evicted_at.get(key, 0.0)) < bound_at - WHOLE_SECONDS:
             self._world.problem(

@@ -733,7 +733,8 @@ class Messages:
             return
         ranked_at = self._ranked_at.get(uid, self._world.now)
         since = self._kept_out_since.setdefault(uid, ranked_at)
-        if self._world.is_calm and self.reserved and ranked_at - since > UNTOLD_SECONDS:
+        is_due = ranked_at - since > UNTOLD_SECONDS and not self._world.network.is_slow
+        if self._world.is_calm and self.reserved and is_due:
             self._world.problem(f"{subject} was kept out by proposals for {UNTOLD_SECONDS:g} s, and not told so")
 
     def _check_error(self, subject: str, uid: str) -> None:

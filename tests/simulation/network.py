@@ -89,6 +89,11 @@ class Network:
         """The way from a process to ``api`` or ``bus``."""
         return self.links.setdefault((process.name, server), Link())
 
+    @property
+    def is_slow(self) -> bool:
+        """Whether requests take long on some link."""
+        return any(link.delay > Link.delay for link in self.links.values())
+
     def latency(self, link: Link) -> float:
         """Seconds of one way."""
         return link.delay * (0.2 + 0.8 * self.chance.random())
