@@ -173,7 +173,7 @@ def _planned(case: Case, size: int, snapshot: Snapshot, profile: Profile) -> Pla
 
 
 def _checked(question: GroupQuestion, found: GroupPlan, snapshot: Snapshot, profile: Profile) -> float:
-    """CPU milliseconds of the binder's check, which leaves the members assumed."""
+    """CPU milliseconds of the binder's check, whose assumed members are taken off again."""
     check = GroupCheck(cache=Cache(snapshot), profiles={"berth": profile})
     pods = {pod.uid: pod for pod in question.members}
     placement: object = None
@@ -183,6 +183,8 @@ def _checked(question: GroupQuestion, found: GroupPlan, snapshot: Snapshot, prof
     except StopIteration as end:
         placement = end.value
     spent = process_time_ns() - begun
+    for uid in pods:
+        snapshot.remove_pod(uid)
     assert found.members == [] or (isinstance(placement, GroupPlacement) and len(placement.nodes) == len(found.members))
     return spent / 1e6
 
