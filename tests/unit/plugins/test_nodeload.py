@@ -186,12 +186,12 @@ def test_a_proposed_pod_that_is_bound_changes_scores_only_if_a_sample_shows_it()
 @pytest.mark.parametrize("is_last_known", [True, False], ids=["all are known", "another is not"])
 def test_a_new_sample_changes_its_node_and_the_mean_of_unknown_ones(is_last_known):
     how = args()
-    samples = {f"n{number}": percents(50) for number in range(30)}
-    snapshot = cluster(how, a=percents(50), z=percents(50) if is_last_known else None, **samples)
+    samples = {f"n{number}": percents(50, 50) for number in range(30)}
+    snapshot = cluster(how, a=percents(50, 50), z=percents(50, 50) if is_last_known else None, **samples)
     plugin = NodeLoad(how)
     points(plugin, snapshot, WEB)
     version, _ = plugin.row_changes(snapshot, -1)
-    snapshot.live.set_sample(reading_of(how).query.token, "a", percents(80))
+    snapshot.live.set_sample(reading_of(how).query.token, "a", percents(80, 50))
     changed = {"a"} if is_last_known else {"a", "z"}
     assert plugin.row_changes(snapshot, version) == (version + 1, set(snapshot.rows.of_all(sorted(changed))))
     assert points(plugin, snapshot, WEB) == points(NodeLoad(how), snapshot, WEB)

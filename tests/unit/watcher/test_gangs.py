@@ -300,6 +300,15 @@ def test_a_group_that_has_just_been_tried_goes_before_an_equal_that_comes_with_t
     assert names(watcher, 3) == ["gang-0", "gang-1"]
 
 
+def test_a_group_gives_way_once_however_often_others_are_helped():
+    watcher = just_tried()
+    watcher.show(*members(2))
+    watcher.decide("~old", Outcome.UNSCHEDULABLE, blockers=["NodeResourcesFit"], positions=covering(watcher))
+    watcher.show(a_node("n4", cpu="64"))
+    watcher.advance(HEAD_START_SECONDS)
+    assert [names(watcher, place) for place in (3, 4)] == [["old-0", "old-1"], ["gang-0", "gang-1"]]
+
+
 def test_a_group_that_has_just_been_tried_does_not_go_before_the_rest_of_a_begun_one():
     watcher = just_tried()
     watcher.show(bound(a_member("gang-0")), a_member("gang-1"))
