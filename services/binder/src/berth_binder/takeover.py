@@ -155,7 +155,7 @@ class Takeover:
                 yield each.sequence
 
     def _needs_members(self, key: GroupKey) -> bool:
-        """Whether the group is begun and below its minimum; members beyond it are as other pods."""
+        """Whether the group is begun and below its minimum. Its members beyond the minimum go as single pods do."""
         group, members = self.cache.groups.get(key), self.cache.members_of(key)
         return group is not None and members.is_begun and members.wanted(group) > 0
 

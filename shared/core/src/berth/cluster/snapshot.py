@@ -557,7 +557,8 @@ class ChangeLog:
         self._bound = bound
         self._dropped = 0
         self._entries: list[tuple[int, int]] = []
-        self._last: tuple[tuple[int, int], ChangedRows] = (0, 0), _NOTHING_CHANGED  # what was asked last
+        self._last_answer: tuple[tuple[int, int], ChangedRows] = (0, 0), _NOTHING_CHANGED
+        """The version that a reader asked about, and the one that the log had then; what has changed in between."""
 
     def add(self, row: int, kind: int) -> int:
         """Record a change of this kind on the row. Returns the version with it."""
@@ -572,7 +573,7 @@ class ChangeLog:
         if version < self._dropped:
             return None
         asked = version, self._dropped + len(self._entries)
-        last, changed = self._last
+        last, changed = self._last_answer
         if asked != last:  # filters, scores and plugins ask in turn
             entries = self._entries[version - self._dropped :]
             changed = ChangedRows(
@@ -580,7 +581,7 @@ class ChangeLog:
                 frozenset([row for row, kind in entries if kind & PODS]),
                 frozenset([row for row, kind in entries if kind & PODS_UPDATED]),
             )
-            self._last = asked, changed
+            self._last_answer = asked, changed
         return changed
 
 
