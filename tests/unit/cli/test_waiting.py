@@ -119,6 +119,7 @@ def test_unschedulable_pod_says_what_it_waits_for():
 
 def test_plugin_without_events_is_helped_by_any():
     assert told(waiting(), helping=[Helping(plugin="Own", events=[])])[-1].split() == ["Own", "any", "event"]
+    assert told(waiting(), helping=[Helping(plugin="", events=[])])[-1].split() == ["none", "any", "event"]
 
 
 @pytest.mark.parametrize(

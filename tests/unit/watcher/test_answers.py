@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from berth.messages.attempts import Outcome, Positions
-from berth.messages.queue import PageRequest, PodRequest, QueueAnswer, QueuedPodDetail
+from berth.messages.queue import Helping, PageRequest, PodRequest, QueueAnswer, QueuedPodDetail
 from berth.messages.subjects import Uid
 from berth_watcher.events import DrainRead, RetryRequested
 from berth_watcher.queue.answers import MESSAGE_CHARACTERS, PODS_ON_A_PAGE
@@ -133,7 +133,14 @@ def test_preemptor_waits_for_its_victims():
     assert (found.outcome, found.node, found.helping[0].events) == ("preempting", "n1", ["AssignedPodDelete"])
 
 
-def test_pod_that_no_plugin_rejected_waits_for_any_event_or_its_timer():
+def test_pod_that_no_plugin_rejected_waits_for_any_event():
+    watcher = WatcherUnderTest().lead(a_pod("web"))
+    watcher.decide("web", Outcome.UNSCHEDULABLE, positions=Positions(cluster=watcher.sequence))
+    found = detail(watcher)
+    assert (found.pod.queue, found.helping) == ("unschedulable", [Helping(plugin="", events=[])])
+
+
+def test_pod_after_an_error_waits_for_its_timer():
     watcher = WatcherUnderTest().lead(a_pod("web"))
     watcher.decide("web", Outcome.ERROR)
     found = detail(watcher)

@@ -24,8 +24,8 @@ FIT = {"blockers": ["NodeResourcesFit"]}
 
 def rejected(watcher: WatcherUnderTest, name: str = "web", **more: object) -> None:
     """A ranking that had seen everything in the bucket rejected the pod for lack of resources."""
-    positions = Positions(cluster=watcher.sequence)
-    watcher.decide(name, Outcome.UNSCHEDULABLE, positions=positions, **FIT, **more)
+    more = {"positions": Positions(cluster=watcher.sequence), **FIT, **more}
+    watcher.decide(name, Outcome.UNSCHEDULABLE, **more)
 
 
 def test_unschedulable_pod_is_tried_again_after_five_minutes():
@@ -128,7 +128,7 @@ def test_back_off_after_an_error_does_not_end_early():
 
 def test_back_off_without_an_event_that_helps_does_not_end_early():
     watcher = WatcherUnderTest().lead(a_pod("web"))
-    watcher.decide("web", Outcome.UNSCHEDULABLE, positions=Positions(cluster=watcher.sequence))  # by no plugin
+    rejected(watcher, positions=Positions(cluster=watcher.sequence + 9))  # of a deleted stream
     watcher.advance(0.9)
 
     assert watcher.stage("web") == "backoff"
@@ -293,11 +293,24 @@ def test_own_condition_does_not_requeue_the_pod():
     assert watcher.stage("web") == "unschedulable"
 
 
-def test_rejection_without_plugins_is_tried_again_after_its_back_off():
+def test_pod_that_no_plugin_rejected_waits_for_an_event_and_goes_with_it():
     watcher = WatcherUnderTest().lead(a_pod("web"))
+    watcher.decide("web", Outcome.UNSCHEDULABLE, positions=Positions(cluster=watcher.sequence))  # there was no node
+    watcher.show(a_pod("web", version=2))  # its condition
+    watcher.advance(20)
+    assert (watcher.stage("web"), watcher.attempt_of("web")) == ("unschedulable", "uid-web.7.1")
 
-    watcher.decide("web", Outcome.UNSCHEDULABLE, positions=Positions(cluster=watcher.sequence))
-    watcher.advance(1)
+    watcher.show(a_node("n1"))
+
+    assert watcher.attempt_of("web") == "uid-web.7.2"
+
+
+def test_node_that_came_before_the_decision_ends_the_back_off_of_a_pod_that_no_plugin_rejected():
+    watcher = WatcherUnderTest().lead(a_pod("web"))
+    seen = Positions(cluster=watcher.sequence)
+    watcher.show(a_node("n1"))
+
+    watcher.decide("web", Outcome.UNSCHEDULABLE, positions=seen)
 
     assert watcher.attempt_of("web") == "uid-web.7.2"
 

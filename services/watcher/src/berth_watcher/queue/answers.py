@@ -170,6 +170,8 @@ class QueueAnswers:
         # The same decision as QueueingHints.may_help.
         if queued.outcome is Outcome.PREEMPTING:
             yield Helping(plugin="DefaultPreemption", events=_labels(VICTIM_DELETED))
+        elif not queued.unschedulable_plugins:
+            yield Helping(plugin="", events=[])
         profile = self._profiles[queued.profile]
         for name in sorted(queued.unschedulable_plugins):
             hints = profile.event_hints.get(name)

@@ -336,12 +336,9 @@ class Requeue:
     def _missed_change(
         self, pod: QueuedPod, positions: Positions, changes: int, known: Positions
     ) -> _MissedChange | None:
-        """The mirror's change of a helping event that the ranking had not seen; ``None`` if there is no such event.
-
-        A pod that no plugin rejected always counts as having missed one, because any event may help it.
-        """
+        """The mirror's change of a helping event that the ranking had not seen; ``None`` if there is no such event."""
         unknown = _MissedChange(change=changes, is_known=False)
-        if not pod.unschedulable_plugins or self._may_lack_events(positions, known):
+        if self._may_lack_events(positions, known):
             return unknown
         if self._may_lack_live_data(pod, positions):
             return _MissedChange(change=0, is_known=False)

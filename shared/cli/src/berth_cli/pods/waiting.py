@@ -301,7 +301,7 @@ def _what_ends_it(answer: QueueAnswer, detail: QueuedPodDetail) -> Iterator[str]
 def _helping_table(detail: QueuedPodDetail) -> Table:
     table = new_table("PLUGIN", "WAITS FOR")
     for one in detail.helping:
-        table.add_row(plain(one.plugin), plain(", ".join(_events(one.events, one.hinted)) or "any event"))
+        table.add_row(plain(one.plugin or "none"), plain(", ".join(_events(one.events, one.hinted)) or "any event"))
     return table
 
 

@@ -92,7 +92,7 @@ class WaitingPod(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Helping(msgspec.Struct, frozen=True, kw_only=True):
     """The events registered by one plugin, each of which may make the pod schedulable."""
 
-    plugin: str
+    plugin: str  # empty if none rejected the pod
     events: list[str]  # empty: any event may
     hinted: list[str] = []  # those with a queueing hint
 

@@ -8,7 +8,7 @@ export function whatHelps({ remedies = [], missing = "" }, helping = []) {
     remedies.length || missing ? el("h3", {}, "What would help") : null,
     remedies.length ? el("ul", { class: "remedies" }, remedies.map((one) => el("li", {}, sentence(one), one.plugin ? [" ", el("span", { class: "muted" }, words(one.plugin))] : null))) : null,
     missing ? el("p", { class: "muted" }, `${missing.charAt(0).toUpperCase()}${missing.slice(1)}.`) : null,
-    helping.length ? el("details", { class: "events" }, known(el("summary", {}, "Events after which it is tried again"), "events"), el("ul", { class: "helping" }, helping.map((one) => el("li", {}, el("b", {}, words(one.plugin)), ": ",
+    helping.length ? el("details", { class: "events" }, known(el("summary", {}, "Events after which it is tried again"), "events"), el("ul", { class: "helping" }, helping.map((one) => el("li", {}, one.plugin ? [el("b", {}, words(one.plugin)), ": "] : null,
       one.events.length ? one.events.map((event) => el("span", { class: "event" }, words(event))) : "any event")))) : null,
   ];
 }
