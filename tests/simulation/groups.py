@@ -395,7 +395,7 @@ class GroupUsers:
             pods = [stored.value for name in rival.gang.members if (stored := self._pod(name)) is not None]
             if len(pods) < rival.gang.minimum or not self._has_group(rival.gang):
                 rival.came_at = self._world.now
-            is_whole = len(pods) == rival.gang.minimum and all(pod["spec"].get("nodeName") for pod in pods)
+            is_whole = sum(bool(pod["spec"].get("nodeName")) for pod in pods) >= rival.gang.minimum
             if not is_whole:
                 rival.whole_since = None
             elif rival.whole_since is None:
