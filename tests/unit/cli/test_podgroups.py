@@ -109,8 +109,6 @@ def test_groups_say_what_is_bound_and_what_waits():
         ["4", "groups,", "2", "waiting"],
         [],
         ["GROUP", "STATE", "BOUND", "WAITING", "MINIMUM", "AGE", "WHY"],
-        ["default/empty", "no", "pods", "0", "0", "4"],
-        ["default/first", "bound", "4", "0", "4"],
         [
             "default/lone",
             "incomplete",
@@ -127,7 +125,17 @@ def test_groups_say_what_is_bound_and_what_waits():
             "scheduling.k8s.io",
         ],
         ["default/second", "unschedulable", "0", "4", "4", "1", "min", "5", "s", *TOO_SMALL.split()],
+        ["default/empty", "no", "pods", "0", "0", "4"],
+        ["default/first", "bound", "4", "0", "4"],
     ]
+
+
+def test_groups_that_wait_or_are_bound_in_part_are_listed_first():
+    found = summaries(rows())
+    del found["first"].placed["first-3"]
+    partly, empty, waiting = found["first"], found["empty"], found["second"]
+    listed = words(printed(*summary_lines([empty, partly, waiting], NOW, rows=2), width=200))
+    assert [line[0] for line in listed[3:]] == ["default/first", "default/second", "and"]
 
 
 def test_a_group_of_which_a_part_has_finished_does_not_wait():

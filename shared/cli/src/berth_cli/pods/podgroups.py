@@ -177,7 +177,10 @@ def add_waiting(found: dict[GroupKey, GroupSummary], pods: Iterable[WaitingPod])
 def summary_lines(
     groups: Sequence[GroupSummary], now: datetime, *, rows: int | None, problem: str = ""
 ) -> Iterator[RenderableType]:
-    """A table of the first ``rows`` groups; ``None`` is all. ``problem``: why the pods that wait are unknown."""
+    """A table of the first ``rows`` groups, those that wait before the others; ``None`` is all.
+
+    ``problem``: why the pods that wait are unknown.
+    """
     if problem and not groups:  # also a mirror that no watcher has written yet has none
         yield plain(f"whether there are PodGroups is not known yet: {problem}", "yellow")
         return
@@ -186,7 +189,7 @@ def summary_lines(
     if not groups:
         return
     table = new_table("GROUP", "STATE", "BOUND", "WAITING", "MINIMUM", "AGE", "WHY", numbers=_NUMBERS)
-    shown = groups[: rows or len(groups)]
+    shown = sorted(groups, key=_is_settled)[: rows or len(groups)]
     names = Counter(str(each.key) for each in groups)
     for each in shown:
         title = str(each.key) if names[str(each.key)] == 1 else f"{each.key} ({each.key.dialect})"
@@ -201,6 +204,11 @@ def summary_lines(
 
 
 _NUMBERS: Final = ("BOUND", "WAITING", "MINIMUM", "AGE")
+
+
+def _is_settled(group: GroupSummary) -> bool:
+    """Whether it neither waits nor is bound in part."""
+    return group.state in {BOUND, EMPTY}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
