@@ -84,9 +84,7 @@ async def open_session(
             what = "reading NATS: it has no streams of berth, or no JetStream"
             remedy = "start `berth up`, run `berth bus apply`, or name its JetStream domain with BERTH_NATS_DOMAIN"
             raise MissingError(f"{what}: {remedy}")
-        cluster, nats = await served_cluster(session), settings.nats.url
-        source = Source(cluster=cluster, nats=nats, kubeconfig=access.cluster_of(nats))
-        ANSWERED_BY.set(source)
+        source = await name_source(session, settings.nats.url)
         if is_named:
             print_line(str(source))
         yield session
@@ -177,6 +175,13 @@ _NO_ADDRESS: Final = (
     "choosing NATS: no address is given, and no `berth up` of yours runs with this TMPDIR: start it, name the server "
     f"with --nats or {URL_VARIABLE}, or with compose type `. deploy/compose/people.sh`"
 )
+
+
+async def name_source(session: Session, nats: str) -> Source:
+    """The cluster and NATS of the session, for the documents that this command prints from now on."""
+    source = Source(cluster=await served_cluster(session), nats=nats, kubeconfig=access.cluster_of(nats))
+    ANSWERED_BY.set(source)
+    return source
 
 
 async def served_cluster(session: Session) -> str:

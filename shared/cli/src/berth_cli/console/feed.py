@@ -16,7 +16,7 @@ from berth.errors import BerthError, TemporaryError, first_error
 from berth.messages.livedata import LiveSource
 from berth.messages.shadow import ALL_SHADOWS
 from berth.safetext import one_line, without_passwords
-from berth_cli.bus import NatsServer, open_session
+from berth_cli.bus import NatsServer, name_source, open_session
 from berth_cli.console.decisionlog import DEAD_KEPT, HISTORY
 from berth_cli.console.hub import Hub
 from berth_cli.console.model import ConsoleModel
@@ -154,6 +154,9 @@ class Feed:
             await self._read_clock(session)
             if len(self.hub) and time.monotonic() - asked_at >= SERVICES_SECONDS:
                 asked_at = time.monotonic()
+                source = ANSWERED_BY.get()
+                if source is not None and not source.cluster:  # NATS is there before a watcher has named its cluster.
+                    self.model.named(str(await name_source(session, source.nats)))
                 streams = [await session.state(stream) for stream in STREAMS]
                 self.model.counted_dead(streams[-1])
                 self.model.services_answered(await session.services(), streams)

@@ -178,6 +178,10 @@ class ConsoleModel:
         self._dead = DeadLetters()
         self._figures, self._longer, self._longer_at = None, None, 0.0
 
+    def named(self, source: str) -> None:
+        """Cluster and NATS have another text while the bus is read."""
+        self.bus = msgspec.structs.replace(self.bus, source=source)
+
     def disconnected(self, reason: str, *, at: float) -> None:
         """The bus is unreachable. Repeated calls keep the time of the first."""
         since = self.bus.since if not self.bus.connected and self.bus.since else at
