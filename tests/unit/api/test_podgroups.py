@@ -128,7 +128,7 @@ def test_an_annotation_names_the_topology_of_a_coscheduling_group(annotations: d
         (lambda: coscheduling({"minMember": 0}), "spec.minMember: want 1 or more, got 0"),
         (
             lambda: coscheduling({"minMember": 3000}),
-            "spec.minMember: the group has more than a plan can take: 3000 members (at most 2000)",
+            "spec.minMember: the group asks for a minimum of 3000, more than a plan can take (at most 2000)",
         ),
         (
             lambda: coscheduling({"minResources": {"cpu": "many"}}),

@@ -32,6 +32,7 @@ from berth_cli.pods.podgroups import (
     GroupSummary,
     add_waiting,
     explain_groups,
+    explain_summary,
     explained_json,
     explained_lines,
     groups_of,
@@ -138,10 +139,80 @@ def test_groups_that_wait_or_are_bound_in_part_are_listed_first():
     assert [line[0] for line in listed[3:]] == ["default/first", "default/second", "and"]
 
 
+def test_bound_pods_whose_podgroup_is_gone_are_listed():
+    snapshot = a_cluster()
+    snapshot.objects(CoschedulingPodGroup).remove("uid-first")
+    found = {key.name: each for key, each in groups_of(snapshot).items()}
+    why = 'no PodGroup "first" in scheduling.x-k8s.io'
+    assert (found["first"].state, len(found["first"].placed), found["first"].message) == ("no PodGroup", 4, why)
+    assert groups_of(snapshot, "other") == {}
+    shown = printed(*explained_lines(ExplainedGroup(summary=found["first"], now=NOW)), width=200)
+    assert shown[0] == f"default/first has pods on nodes: {why}"
+    snapshot.objects(CoschedulingPodGroup).unread = "forbidden"  # then there may be a PodGroup
+    assert sorted(key.name for key in groups_of(snapshot)) == ["empty", "second"]
+
+
+def test_a_group_with_its_minimum_is_bound_and_pods_beyond_it_wait():
+    alone = {"queue": "unschedulable", "stage": "unschedulable", "group": "~first"}
+    later = [a_row(f"first-{number}", message="0/2 nodes are available", **alone) for number in (7, 8)]
+    found = summaries(later)["first"]
+    why = "2 pods wait beyond the minimum: 0/2 nodes are available"
+    assert (found.state, found.message) == ("bound", why)
+    assert printed(*explained_lines(ExplainedGroup(summary=found, now=NOW)), width=200)[0] == (
+        f"default/first is bound: {why}"
+    )
+    empty = summaries()["empty"]
+    listed = words(printed(*summary_lines([empty, found], NOW, rows=1), width=200))
+    assert (listed[0], listed[3][0]) == (["2", "groups,", "0", "waiting"], "default/first")
+
+
+def test_a_group_whose_podgroup_cannot_be_used_waits_for_its_correction():
+    snapshot = Snapshot()
+    metadata = ObjectMeta(name="second", namespace="default", uid="uid-second")
+    spec = CoschedulingSpec(min_member=10**6)
+    snapshot.objects(CoschedulingPodGroup).set("uid-second", CoschedulingPodGroup(metadata=metadata, spec=spec))
+    found = groups_of(snapshot)
+    [summary] = found.values()
+    why = "spec.minMember: the group asks for a minimum of 1000000, more than a plan can take (at most 2000)"
+    state = GroupCounts(dialect="scheduling.x-k8s.io", name="second", minimum=10**6, need=10**6, pending=1)
+    row = a_row("~second", "incomplete", message=why, members=state)
+    add_waiting(found, [row, a_row("second-0", group="~second", message=why)])
+    explained = ExplainedGroup(summary=summary, now=NOW, detail=QueuedPodDetail(pod=row))
+    assert (summary.state, summary.message) == ("unusable", why)
+    assert printed(*explained_lines(explained), width=200)[:3] == [
+        f"default/second is unusable: {why}",
+        "  PodGroup of scheduling.x-k8s.io, minimum 1000000, 0 bound, 1 waiting",
+        "  correct its PodGroup, or make it anew: its pods are tried then",
+    ]
+
+
+def test_a_group_without_enough_members_is_not_said_to_have_some_together():
+    state = GroupCounts(dialect="scheduling.x-k8s.io", name="second", minimum=4, need=4, pending=3)
+    pod = a_row("~second", "incomplete", message="3 of 4 members exist", members=state)
+    lines = printed(*detail_lines(QueueAnswer(now=NOW), QueuedPodDetail(pod=pod)), width=200)
+    assert lines[0] == "default/second waits: 3 of 4 members exist"
+    assert "minimum 4, 0 bound, 3 waiting, has waited" in lines[1]
+
+
+async def test_the_last_attempt_of_a_podgroup_that_is_gone_is_left_out():
+    session = await MemoryBus().connect(name="test")
+    await session.apply()
+    await publish_decision(session, decided())
+    [group] = [each for each in groups_of(a_cluster()).values() if each.key.name == "second"]
+    assert (await explain_summary(session, group)).decision is not None
+    gone = GroupSummary(key=group.key, waiting=rows()[1:5])
+    explained = await explain_summary(session, gone)
+    assert (explained.decision, explained.at) == (None, None)
+
+
 def test_a_group_of_which_a_part_has_finished_does_not_wait():
     found = summaries()["first"]
     del found.placed["first-3"]
     assert found.state == "partly gone"
+    assert found.message == (
+        "3 of 4 members are bound, and no pod waits: "
+        "the others have finished or are gone, and pods in their place are tried as they come"
+    )
     assert found.as_json()["bound"] == 3
     found.last_bound_at = NOW.timestamp() - 3
     assert found.partial_seconds(NOW) == 3.0

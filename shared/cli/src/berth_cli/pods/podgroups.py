@@ -17,14 +17,17 @@ from rich.table import Table
 from berth.api.podgroups import (
     CoschedulingPodGroup,
     GroupKey,
+    Members,
     PodGroup,
     UpstreamPodGroup,
     group_of,
     of_coscheduling,
     of_upstream,
+    refusal_of,
 )
 from berth.bus.interface import Session
 from berth.bus.topology import DECISIONS
+from berth.cluster.podgroups import STRUCTS
 from berth.cluster.snapshot import Snapshot
 from berth.errors import BerthError
 from berth.messages.attempts import ClassResult, Decision, GroupResult
@@ -38,11 +41,17 @@ from berth_cli.pods.timeline import reason_text
 from berth_cli.pods.waiting import NoLeaderError, helping_lines, queue_pages, queued_pod, state_lines
 from berth_cli.rendering import ago, and_more, clock, duration, indented, natural, new_table, plain
 
-# States of a group without waiting pods: its minimum is on nodes, or a part of it. The mirror has no finished pods.
+# Its minimum is on nodes; pods beyond it may wait.
 BOUND: Final = "bound"
+# States of a group without waiting pods: a part of its minimum is on nodes, or nothing says how many it needs. The
+# mirror has no finished pods.
 PARTIAL: Final = "partly gone"
+NO_POD_GROUP: Final = "no PodGroup"
 EMPTY: Final = "no pods"
+# Its PodGroup has a fault, for which its pods wait.
+UNUSABLE: Final = "unusable"
 
+_OTHERS: Final = "the others have finished or are gone, and pods in their place are tried as they come"
 _MOST_MEMBERS: Final = 20  # members without --all
 _MOST_NODES: Final = 8  # earmarked nodes that are named
 
@@ -58,7 +67,7 @@ class Member:
 
 @dataclass(slots=True, kw_only=True)
 class GroupSummary:
-    """A PodGroup, or one that pods name and that does not exist (``group`` is None).
+    """A PodGroup, or one that pods name and that the mirror does not have (``group`` is None).
 
     ``row``: its entry in the watcher's queue. ``waiting``: the pods that wait with it; ``placed``: by pod, its node;
     ``last_bound_at``: when the last of these was bound, in Unix seconds; ``earmark``: the
@@ -74,6 +83,12 @@ class GroupSummary:
     earmark: Earmark | None = None
 
     @property
+    def uid(self) -> str:
+        """The PodGroup's; empty if there is none."""
+        known = self.group or self.row
+        return "" if known is None else known.uid
+
+    @property
     def minimum(self) -> int:
         state = self.row.members if self.row is not None else None
         if self.group is not None:
@@ -82,14 +97,21 @@ class GroupSummary:
 
     @property
     def state(self) -> str:
+        if self.problems and (self.row is not None or self.waiting):
+            return UNUSABLE
         if self.row is not None:
             return self.row.queue
+        if any(pod.queue == WITH_GROUP for pod in self.waiting):
+            return INCOMPLETE
+        if self.group is not None and len(self.placed) >= self.minimum:
+            return BOUND
         if self.waiting:
-            first = self.waiting[0].queue
-            return INCOMPLETE if first == WITH_GROUP else first
-        if not self.placed:
-            return EMPTY
-        return BOUND if len(self.placed) >= self.minimum else PARTIAL
+            return self.waiting[0].queue
+        return (NO_POD_GROUP if self.group is None else PARTIAL) if self.placed else EMPTY
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        return () if self.group is None else self.group.problems
 
     @property
     def since(self) -> datetime | None:
@@ -98,8 +120,18 @@ class GroupSummary:
 
     @property
     def message(self) -> str:
+        if self.problems:
+            return "; ".join(self.problems)
         said = (pod.message for pod in (*filter(None, [self.row]), *self.waiting) if pod.message)
-        return next(said, "; ".join(self.group.problems) if self.group is not None else "")
+        why, state = next(said, ""), self.state
+        if state == PARTIAL:
+            return f"{len(self.placed)} of {self.minimum} members are bound, and no pod waits: {_OTHERS}"
+        if state == NO_POD_GROUP:
+            return refusal_of(self.key, None, Members(), {self.key.dialect})
+        beyond = len(self.members()) - len(self.placed) if state == BOUND else 0
+        if beyond:
+            why = f"{_pods_wait(beyond)} beyond the minimum{f': {why}' if why else ''}"
+        return why
 
     def partial_seconds(self, now: datetime) -> float | None:
         """For how long a part of the minimum has been bound, and no more; None if none or all of it is."""
@@ -143,7 +175,7 @@ async def read_groups(session: Session, namespace: str = "") -> tuple[list[Group
 
 
 def groups_of(snapshot: Snapshot, namespace: str = "") -> dict[GroupKey, GroupSummary]:
-    """The PodGroups of the mirror, with their placed pods."""
+    """The PodGroups of the mirror, and those that placed pods name, with these pods."""
     forms = [*map(of_coscheduling, snapshot.objects(CoschedulingPodGroup))]
     forms += map(of_upstream, snapshot.objects(UpstreamPodGroup))
     found = {form.key: GroupSummary(key=form.key, group=form) for form in forms if namespace in {"", form.namespace}}
@@ -154,8 +186,10 @@ def groups_of(snapshot: Snapshot, namespace: str = "") -> dict[GroupKey, GroupSu
         node = snapshot.node_at(row)
         for placed in snapshot.placed_on_row(row):
             key = group_of(placed.pod)
-            if key in found:
-                summary = found[key]
+            if key is None or namespace not in {"", key.namespace}:
+                continue
+            if key in found or not snapshot.objects(STRUCTS[key.dialect]).unread:
+                summary = found.setdefault(key, GroupSummary(key=key))
                 summary.placed[placed.pod.metadata.name] = "" if node is None else node.metadata.name
                 summary.last_bound_at = max(summary.last_bound_at, placed.bound_at or 0.0)
     return found
@@ -184,7 +218,7 @@ def summary_lines(
     if problem and not groups:  # also a mirror that no watcher has written yet has none
         yield plain(f"whether there are PodGroups is not known yet: {problem}", "yellow")
         return
-    waiting = sum(each.state not in {BOUND, PARTIAL, EMPTY} for each in groups)
+    waiting = sum(each.state not in {BOUND, PARTIAL, NO_POD_GROUP, EMPTY} for each in groups)
     yield plain(f"{len(groups)} groups, {waiting} waiting" if groups else "no PodGroup, and no pod names one")
     if not groups:
         return
@@ -207,8 +241,8 @@ _NUMBERS: Final = ("BOUND", "WAITING", "MINIMUM", "AGE")
 
 
 def _is_settled(group: GroupSummary) -> bool:
-    """Whether it neither waits nor is bound in part."""
-    return group.state in {BOUND, EMPTY}
+    """Whether none of its pods wait, and it is not bound in part."""
+    return group.state in {BOUND, NO_POD_GROUP, EMPTY} and not group.waiting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,7 +303,7 @@ async def explain_summary(session: Session, summary: GroupSummary) -> ExplainedG
     now = (await session.state(DECISIONS)).now
     stored = await session.last(DECISIONS, key.filter("decision"))
     decision = None if stored is None else decode(stored.data, Decision)
-    is_current = decision is not None and (summary.group is None or summary.group.uid == decision.uid)
+    is_current = decision is not None and decision.uid == summary.uid
     return ExplainedGroup(
         summary=summary,
         now=now,
@@ -304,11 +338,13 @@ def explained_lines(explained: ExplainedGroup, *, every_row: bool = False) -> It
 def explained_sentences(explained: ExplainedGroup) -> Iterator[str]:
     """What it does and why; then its counts, what ends its wait, and when it was decided."""
     summary, decision = explained.summary, explained.decision
-    if explained.detail is not None:
+    if explained.detail is not None and summary.state != UNUSABLE:
         yield from (line.strip() for line in state_lines(explained.answer, explained.detail))
     else:
         yield _headline(summary)
         yield _counts(summary)
+    if summary.state == UNUSABLE:
+        yield "correct its PodGroup, or make it anew: its pods are tried then"
     if summary.earmark is not None:
         yield _earmarked(summary.earmark)
     if decision is not None and explained.at is not None:
@@ -317,7 +353,7 @@ def explained_sentences(explained: ExplainedGroup) -> Iterator[str]:
 
 
 def _headline(summary: GroupSummary) -> str:
-    states = {BOUND: "is bound", EMPTY: "has no pods"}
+    states = {EMPTY: "has no pods", NO_POD_GROUP: "has pods on nodes"}
     why = f": {summary.message}" if summary.message else ""
     return f"{summary.key} {states.get(summary.state, f'is {summary.state}')}{why}"
 
@@ -327,6 +363,10 @@ def _counts(summary: GroupSummary) -> str:
     return (
         f"PodGroup of {summary.key.dialect.value}{minimum}, {len(summary.placed)} bound, {len(summary.waiting)} waiting"
     )
+
+
+def _pods_wait(number: int) -> str:
+    return f"{number} pod waits" if number == 1 else f"{number} pods wait"
 
 
 def _earmarked(earmark: Earmark) -> str:

@@ -239,8 +239,8 @@ def _state(detail: QueuedPodDetail) -> str:
     pod = detail.pod
     reason = f": {pod.message}" if pod.message else ""
     if pod.stage == GROUPED:
-        for_whom = f"with its group {group_named(pod.namespace, pod.group)}" if pod.waits_with_group else "for members"
-        return f"waits {for_whom}{reason}"
+        for_whom = f" with its group {group_named(pod.namespace, pod.group)}" if pod.waits_with_group else ""
+        return f"waits{for_whom}{reason}"
     if pod.queue == "gated":
         return f"is gated and not scheduled: {', '.join(pod.plugins)}{reason}"
     if pod.queue == "unschedulable":
@@ -269,7 +269,7 @@ def _facts(answer: QueueAnswer, detail: QueuedPodDetail) -> Iterator[str]:
 
 
 def _members_text(members: GroupCounts) -> str:
-    together = f" ({members.need} together)" if members.need else ""
+    together = f" ({members.need} together)" if 0 < members.need <= members.pending else ""
     counts = f"minimum {members.minimum}, {members.bound} bound, {members.pending} waiting{together}"
     return f"PodGroup of {members.dialect}, {counts}"
 

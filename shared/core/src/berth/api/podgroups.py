@@ -251,12 +251,9 @@ def _minimum(number: int | None, path: str, problems: list[str]) -> int:
     if number < 1:
         problems.append(f"{path}: want 1 or more, got {number}")
     elif number > MOST_MEMBERS:
-        problems.append(f"{path}: {too_many_members(number)}")
+        most = f"more than a plan can take (at most {MOST_MEMBERS})"
+        problems.append(f"{path}: the group asks for a minimum of {number}, {most}")
     return max(1, number)
-
-
-def too_many_members(members: int) -> str:
-    return f"the group has more than a plan can take: {members} members (at most {MOST_MEMBERS})"
 
 
 def _min_resources(quantities: Quantities | None, problems: list[str]) -> Amounts:

@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 import numpy as np
 
 from berth.api.pod import Pod
-from berth.api.podgroups import MOST_MEMBERS, too_many_members
+from berth.api.podgroups import MOST_MEMBERS
 from berth.cluster.nodes import Mask
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import RankOptions, rank
@@ -417,7 +417,7 @@ class _NodeTable:
 
 def _too_much(members: int, classes: int) -> str:
     if members > MOST_MEMBERS:
-        return too_many_members(members)
+        return f"the group has more than a plan can take: {members} members (at most {MOST_MEMBERS})"
     if classes > MOST_CLASSES:
         return f"the group has more than a plan can take: {classes} kinds of members (at most {MOST_CLASSES})"
     return ""
