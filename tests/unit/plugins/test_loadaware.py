@@ -328,6 +328,17 @@ def test_what_no_pod_is_estimated_to_use_counts_as_prods_where_that_is_asked_for
     assert points(LoadAwareScheduling(how), on_a_node(how, 90), WEB) == {"a": 35}  # 100 - 56 - 8.5
 
 
+def test_the_explanation_of_what_prod_uses_follows_the_pods_on_the_node():
+    how = args(score_according_prod_usage=True)
+    snapshot = cluster(how, a=percents(50, 50), b=percents(50, 50))
+    profile = profile_of(LoadAwareScheduling(how))
+    pods = [using("batch"), using("prod", cpu="1"), using("another", cpu="1")]
+    for pod in pods:
+        kept, new = (rank(WEB, each, profile, attempt=first_attempt(WEB)) for each in (snapshot, snapshot.copied()))
+        assert [each.details for each in kept.candidates] == [each.details for each in new.candidates]
+        snapshot.place(pod, "a", bound_at=NOW - 1000)
+
+
 def test_newcomers_of_other_classes_do_not_count_for_prod():
     how = args(resource_weights={"cpu": 1}, score_according_prod_usage=True)
     snapshot = on_a_node(how, 80)

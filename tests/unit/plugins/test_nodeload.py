@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from berth.api.config.nodeload.args import NodeLoadArgs, reading_of
@@ -25,6 +25,7 @@ from berth.framework.cycle import check, rank
 from berth.framework.events import Action, ClusterEvent, LiveDataUpdate, Resource
 from berth.framework.status import CycleState
 from berth.messages.livedata import LiveSource, MeasuredUsage, NodeSample, encode_sample
+from berth.plugins.nodeload.loads import RowSums
 from berth.plugins.nodeload.plugin import FACTORY, FilteringNodeLoad, NodeLoad
 from berth.plugins.nodeload.trimaran import LoadVariationRiskBalancing, TargetLoadPacking
 from harness.builders.loads import NOW, measured, percents, points, using
@@ -439,6 +440,50 @@ def test_what_is_kept_of_rows_never_changes_a_ranking(plugin, history):
         kept, new = (rank(pod, each, profile, attempt=first_attempt(pod)) for each in (snapshot, snapshot.copied()))
         assert kept == new
         happen(event, snapshot, FreshLoads())
+
+
+CHANGES = st.one_of(
+    st.tuples(st.just("pod"), st.integers(0, 5), st.none() | st.sampled_from([-150, -90, -33, -7, 0])),
+    st.tuples(st.just("no pod"), st.integers(0, 5)),
+)
+
+
+@example(history=[([("pod", 0, None), ("pod", 1, None)], False), ([("no pod", 1), ("pod", 2, None)], False)])
+@example(history=[([("no pod", 0)], False), *(([("pod", number, -33 - number)], False) for number in range(6))])
+@example(history=[([("pod", number, -33 if number < 4 else 0)], False) for number in range(6)])
+@given(history=st.lists(st.tuples(st.lists(CHANGES, min_size=1, max_size=4), st.booleans()), max_size=8))
+def test_sums_of_pods_that_come_and_leave_are_those_of_the_pods_there(history):
+    """To the last digit, or two processes would rank apart."""
+    how = args()
+    snapshot, plugin = cluster(how, n0=percents(30, 30), n1=percents(30, 30)), NodeLoad(how)
+    row = snapshot.rows.of("n0")
+    for changes, is_sampled in history:
+        for kind, number, *since in changes:
+            if kind == "no pod":
+                snapshot.remove_pod(f"uid-p{number}")
+                continue
+            pod = using(f"p{number}", cpu=f"{number + 1}", memory=f"{number + 1}Gi")
+            snapshot.place(pod, "n0", bound_at=None if since[0] is None else NOW + since[0])
+        if is_sampled:
+            snapshot.live.set_sample(reading_of(how).query.token, "n0", percents(30, 30, ago=-snapshot.live.now % 7))
+        copied = snapshot.copied()
+        kept, new = plugin.loads_for(WEB, snapshot), plugin.loads_for(WEB, copied)
+        for resource in ("cpu", "memory"):
+            assert kept.newcomers(resource).item(row) == new.newcomers(resource).item(row)
+        assert kept.newcomers_on(row) == new.newcomers_on(row)
+
+
+def test_a_row_whose_newcomers_have_faded_is_not_summed_again_at_each_sample(monkeypatch):
+    how, summed = args(), []
+    snapshot, plugin = cluster(how, n0=percents(30, 30), n1=percents(30, 30)), NodeLoad(how)
+    snapshot.place(using("web", cpu="1"), "n0")
+    plugin.loads_for(WEB, snapshot)
+    snapshot.place(using("web", cpu="1"), "n0", bound_at=NOW - 150)
+    plugin.loads_for(WEB, snapshot)
+    monkeypatch.setattr(RowSums, "refresh", lambda _, rows: summed.extend(rows) or [])
+    snapshot.live.set_sample(reading_of(how).query.token, "n0", percents(30, 30, ago=-1))
+    plugin.loads_for(WEB, snapshot)
+    assert not summed
 
 
 def test_what_counts_on_an_unknown_node_is_the_same_in_every_process():

@@ -21,7 +21,7 @@ from berth.api.pod import (
 )
 from berth.bus.interface import Entry
 from berth.framework.cycle import Ranking, rank
-from berth.framework.interface import ExplainingPlugin, VectorFilterPlugin
+from berth.framework.interface import ExplainingPlugin, VectorExplainingPlugin, VectorFilterPlugin
 from berth.framework.status import SUCCESS, Status, Verdicts
 from berth.messages.attempts import DecisionSummary, Outcome, Pending, Ranked, Victim
 from berth.messages.encoding import decode, encode
@@ -260,6 +260,30 @@ def test_what_a_plugin_says_is_cut_to_what_readers_take(parts):
     ranked = Ranker(profiles=profiles, config="c", identity="s" * 300, best=8).answer(pending, view, 0.0)
     assert ranked.candidates or ranked.rejections or ranked.error
     assert decode(encode(ranked), Ranked) == ranked
+
+
+class Terse(VectorExplainingPlugin):
+    """A plugin from elsewhere that has a line for one node only."""
+
+    name = "Terse"
+
+    def score(self, state, pod, node):
+        return 1
+
+    def explain(self, state, pod, node):
+        return "fits"
+
+    def explain_all(self, state, pod, nodes):
+        return ["fits"]
+
+
+def test_a_plugin_without_a_line_for_each_node_fails_its_pod(view):
+    apply(view, "node.n2", a_node("n2"))
+    pending = Pending(attempt="uid-web.1.1", profile="berth", pod=a_pod("web"))
+    ranked = Ranker(profiles={"berth": profile_of(Terse())}, config="c", identity="s-1", best=8).answer(
+        pending, view, 0.0
+    )
+    assert ranked.error == 'running Explain plugin "Terse": want 2 lines, got 1'
 
 
 def test_a_reason_to_give_up_is_cut_to_what_readers_take():

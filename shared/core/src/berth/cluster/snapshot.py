@@ -9,9 +9,10 @@ assumed to have changed before the watch shows it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
@@ -437,6 +438,10 @@ class Snapshot:
 
     def placed_on_row(self, row: int) -> Collection[PlacedPod]:
         return self._on_row.get(row, {}).values()
+
+    def newest_on_row(self, row: int, count: int) -> Sequence[PlacedPod]:
+        """So many pods of the row, the last that came first. An update does not move a pod."""
+        return list(islice(reversed(self._on_row.get(row, {}).values()), count))
 
     def pods_on(self, node: str) -> int:
         """The number of pods placed on the node, without nominated ones."""

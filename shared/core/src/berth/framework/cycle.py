@@ -425,13 +425,15 @@ def _with_also(cycle: _Cycle, candidates: list[Candidate], nodes: Nodes, scored:
 def _details(cycle: _Cycle, rows: RowIndex, scored: Scored) -> Sequence[dict[str, str]]:
     """The lines that plugins add to their scores of these nodes."""
     nodes = Nodes(cycle.snapshot, rows)
-    details: list[dict[str, str]] = [{} for _ in range(len(rows))]
-    for plugin in cycle.profile.explaining:
-        if scored.has(plugin.name):
-            lines = run_explain(plugin, cycle.found.state, cycle.pod, nodes)
-            for of_node, line in zip(details, lines, strict=True):
-                of_node[plugin.name] = line
-    return details
+    lines = {
+        plugin.name: run_explain(plugin, cycle.found.state, cycle.pod, nodes)
+        for plugin in cycle.profile.explaining
+        if scored.has(plugin.name)
+    }
+    if len(lines) == 1:  # of one plugin in most profiles
+        ((name, of_nodes),) = lines.items()
+        return [{name: line} for line in of_nodes]
+    return [{name: of_nodes[place] for name, of_nodes in lines.items()} for place in range(len(rows))]
 
 
 def _rejected_by_pre_filter(cycle: _Cycle, rejection: Status) -> Ranking:

@@ -258,7 +258,10 @@ def run_row_changes(plugin: LivePlugin, point: str, snapshot: Snapshot, since: i
 def run_explain(plugin: ExplainingPlugin, state: CycleState, pod: Pod, nodes: Nodes) -> list[str]:
     """One line per node."""
     if isinstance(plugin, VectorExplainingPlugin):
-        return call(plugin, "Explain", plugin.explain_all, list, state, pod, nodes)
+        lines: list[str] = call(plugin, "Explain", plugin.explain_all, list, state, pod, nodes)
+        if len(lines) != nodes.size:
+            raise PluginFailure(f'running Explain plugin "{plugin.name}": want {nodes.size} lines, got {len(lines)}')
+        return lines
     infos = (info for info in nodes.infos() if info is not None)
     return [call(plugin, "Explain", plugin.explain, str, state, pod, info) for info in infos]
 

@@ -75,7 +75,8 @@ def _are_within_bounds(candidates: Sequence[Candidate]) -> bool:
     scores = candidates[0].scores if candidates else {}
     if not _are_names(scores):
         return False
-    return not any(each.details and max(map(len, each.details.values())) > SENTENCE_CHARACTERS for each in candidates)
+    lines = [len(line) for each in candidates if each.details for line in each.details.values()]
+    return not lines or max(lines) <= SENTENCE_CHARACTERS
 
 
 def _are_names(plugins: Mapping[str, int]) -> bool:

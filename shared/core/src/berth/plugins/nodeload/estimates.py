@@ -19,7 +19,7 @@ from berth.cluster.pods import EquivalenceClass, PlacedPod
 # Of a pod with neither request nor limit: millicores, bytes.
 UNREQUESTED: Final[Mapping[MeasuredResource, int]] = {"cpu": 250, "memory": 200 * 1024 * 1024}
 
-# Amounts in the order of ``MEASURED``.
+# Whole numbers in the order of ``MEASURED``.
 Estimate = tuple[float, ...]
 
 

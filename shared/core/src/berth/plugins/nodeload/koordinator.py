@@ -20,7 +20,7 @@ It differs where theirs is wrong or berth knows less:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import replace
 from typing import ClassVar, Final
 
@@ -276,14 +276,15 @@ class ProdLoads(NodeLoads):
         def of_prod(placed: PlacedPod) -> Estimate | None:
             return estimate(placed) if priority_class(placed.pod) == PROD else None
 
-        def shown(row: int) -> list[Estimate]:
+        def shown(row: int, pods: Collection[PlacedPod], *, are_all: bool) -> tuple[list[Estimate], bool]:
+            del row, are_all
             found = []
-            for placed in snapshot.placed_on_row(row):
+            for placed in pods:
                 share = 1 - self.missing_share(placed)
                 of_all = tuple([share * amount for amount in estimate(placed) or ()])
                 is_prod = priority_class(placed.pod) == PROD
                 found.append((*of_all, *(of_all if is_prod else (0.0,) * len(of_all))))
-            return found
+            return found, False
 
         super().__init__(snapshot, reading, of_prod, hold_seconds=hold_seconds, log=log)
         self._include_sys = include_sys

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,7 @@ from berth.api.config.nodeload.queries import MEASURED, LoadReading, MeasuredRes
 from berth.api.pod import Pod
 from berth.cluster.columns import grown
 from berth.cluster.pods import PlacedPod
-from berth.cluster.snapshot import Snapshot
+from berth.cluster.snapshot import ChangedRows, Snapshot
 from berth.framework.interface import RowChanges
 from berth.plugins.nodeload.estimates import Estimate
 
@@ -41,8 +41,20 @@ _ROUNDING_SECONDS: Final = 1.0
 # Share of the nodes from which on all count as changed: naming rows then costs more than to evaluate all of them.
 _MANY: Final = 1 / 8
 
-# The estimate of a placed pod; None for one that does not count.
+# Up to this many pods that came to a row are looked for before all of them are summed again.
+_MOST_ADDED: Final = 8
+# Up to here sums of whole numbers are exact, in any order.
+_EXACT: Final = 2.0**53
+
+# The estimate of a placed pod, in whole numbers; None for one that does not count.
 PodEstimate = Callable[[PlacedPod], Estimate | None]
+
+
+class SharesOfPods(Protocol):
+    def __call__(
+        self, row: int, pods: Collection[PlacedPod], *, are_all: bool
+    ) -> tuple[Sequence[tuple[float, ...]], bool]:
+        """What pods of a row add to its sums, as far as they count, and whether these are whole numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,14 +115,6 @@ class RowLog:
         return RowChanges(self.version, rows)
 
 
-class Line(NamedTuple):
-    """What an explanation says of a row, while less than ``fresh_seconds`` have passed since ``sampled_at``."""
-
-    sampled_at: float
-    fresh_seconds: float
-    text: str
-
-
 class Term(NamedTuple):
     """A resource of which enough nodes are known: as in :class:`Measured`, and its place in an estimate."""
 
@@ -159,13 +163,18 @@ class NodeLoads:
         self._step_began = -math.inf
         self.now = self._expires = -math.inf
         self.log = RowLog() if log is None else log
-        self.lines: dict[int, Line] = {}  # what explanations say of rows, until these change
+        # What explanations say of rows, until these change or an age in them does: of what is measured, and the whole.
+        self.measured_lines: dict[int, str] = {}
+        self.lines: dict[int, str] = {}
+        self.lines_until = math.inf
 
     def refresh(self) -> None:
         """Call before anything is read, in each cycle."""
         samples, version, now = self._samples, self._snapshot.version, self._snapshot.live.now
         if now == self.now and (version, samples.version) == (self._seen, self._sampled):
             return
+        if now >= self.lines_until:
+            self._forget_all_lines()
         samples.refresh()
         step = math.floor(now / (self._range * _STEP))
         is_due, self.now = step != self._step or now > self._expires, now
@@ -179,10 +188,12 @@ class NodeLoads:
         samples, snapshot = self._samples, self._snapshot
         changed = snapshot.changed_since(self._seen) if self._seen >= 0 else None
         has_grown = len(self._as_of) != len(samples.sampled_at)
+        if changed is not None and not (is_due or has_grown or changed.nodes or samples.version != self._sampled):
+            self._follow_pods(changed)
+            return
         is_stale = changed is None or changed.nodes or has_grown or self.now > self._expires
         sampled = samples.changed_since(self._sampled) if samples.version != self._sampled else ()
-        for row in sampled:
-            self.lines.pop(row, None)
+        self._forget_lines(sampled)
         faded = self._fade() if is_due or changed is None else self._fade_sampled(sampled)
         rows: AbstractSet[int]
         if changed is None:
@@ -199,15 +210,38 @@ class NodeLoads:
             self._note(None)
         else:
             moved.update(measured)
-            for row in moved | changed.nodes:
-                self.lines.pop(row, None)
+            self._forget_lines(moved | changed.nodes)
             self._note(moved - changed.nodes - changed.pods)
+
+    def _follow_pods(self, changed: ChangedRows) -> None:
+        """Nothing but pods has changed, as in most cycles."""
+        pods, updated = changed.pods, changed.pods_updated
+        moved = [row for sums in self._sums for row in pods if sums.follow(row)]
+        if updated:
+            of_updated = {row for sums in self._sums for row in sums.refresh(updated)}
+            self._note(of_updated - pods)
+            moved += of_updated
+        if self._moves_with_pods:
+            self._terms.clear()
+            self._forget_lines(moved)
+        for row in moved:
+            self.lines.pop(row, None)
+
+    def _forget_lines(self, rows: Iterable[int]) -> None:
+        for row in rows:
+            self.lines.pop(row, None)
+            self.measured_lines.pop(row, None)
+
+    def _forget_all_lines(self) -> None:
+        self.lines.clear()
+        self.measured_lines.clear()
+        self.lines_until = math.inf
 
     def _note(self, rows: Collection[int] | None) -> None:
         """``rows``: without those whose nodes or pods have changed, because their scores are read again anyway."""
         if rows is None or len(rows) > self._snapshot.size * _MANY:
             self.log.note_all()
-            self.lines.clear()
+            self._forget_all_lines()
         elif rows:
             self.log.note(rows)
 
@@ -272,27 +306,30 @@ class NodeLoads:
             rows += np.flatnonzero(differs & self._snapshot.columns.exists).tolist()
         return rows
 
-    def _missing(self, row: int) -> list[Estimate]:
-        """The estimates of the row's pods, as far as its sample lacks them."""
-        found, last = [], -math.inf
+    def _missing(self, row: int, pods: Collection[PlacedPod], *, are_all: bool) -> tuple[list[Estimate], bool]:
+        """The estimates of pods of the row, as far as its sample lacks them; whether all of these count whole."""
+        found, are_whole, last = [], True, -math.inf
         as_of, hold = self._as_of.item(row), self._hold
         faded = as_of - self._range - _ROUNDING_SECONDS
-        for placed in self._snapshot.placed_on_row(row):
+        for placed in pods:
+            share = 1.0
             if (bound_at := placed.bound_at) is None:
-                share, last = 1.0, math.inf
+                last = math.inf
             else:
                 whole_until = bound_at if hold is None else bound_at + hold(placed.pod)
                 if whole_until > last:  # noqa: PLR1730 - max takes twice as long, and a row may have a hundred pods
                     last = whole_until
                 if whole_until < faded:
                     continue
-                share = 1.0 if whole_until >= as_of else self.missing_share(placed)
-                if share <= 0:
-                    continue
+                if whole_until < as_of:
+                    share, are_whole = self.missing_share(placed), False
+                    if share <= 0:
+                        continue
             if (amounts := self._estimate(placed)) is not None:
                 found.append(amounts if share == 1 else tuple([share * amount for amount in amounts]))
-        self._whole_until[row] = last
-        return found
+        if are_all or last > self._whole_until.item(row):
+            self._whole_until[row] = last
+        return found, are_whole
 
     def missing_share(self, placed: PlacedPod) -> float:
         """The share (0..1) of the pod's use that its node's sample lacks."""
@@ -363,12 +400,13 @@ class RowSums:
         counts: int64[capacity], how many pods each sum has.
     """
 
-    def __init__(self, snapshot: Snapshot, width: int, of_row: Callable[[int], Sequence[Estimate]]) -> None:
-        """``of_row``: what each of a row's pods adds, as far as it counts."""
+    def __init__(self, snapshot: Snapshot, width: int, of_pods: SharesOfPods) -> None:
         self._snapshot = snapshot
-        self._of_row = of_row
+        self._of_pods = of_pods
         self.columns: list[Amount] = [np.zeros(0) for _ in range(width)]
         self.counts: npt.NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        # By row of which all sums are whole numbers: how many pods it had, and the last of them.
+        self._summed: dict[int, tuple[int, PlacedPod | None]] = {}
 
     def refresh(self, rows: Iterable[int]) -> list[int]:
         """Sum these rows again; returns those that have changed."""
@@ -376,13 +414,45 @@ class RowSums:
         if len(self.counts) < capacity:
             self.columns = [grown(column, capacity) for column in self.columns]
             self.counts = grown(self.counts, capacity)
-        moved = []
-        for row in rows:
-            found = self._of_row(row)
-            sums = list(map(math.fsum, zip(*found, strict=True))) if found else [0.0] * len(self.columns)
-            if len(found) != self.counts.item(row) or sums != [column.item(row) for column in self.columns]:
-                for column, amount in zip(self.columns, sums, strict=True):
-                    column[row] = amount
-                self.counts[row] = len(found)
-                moved.append(row)
-        return moved
+        return [row for row in rows if self._sum(row)]
+
+    def follow(self, row: int) -> bool:
+        """As ``refresh``, of a row of which no pod was updated. Pods that came are added: exact for whole numbers."""
+        there = len(self._snapshot.placed_on_row(row))
+        came = self._came(row, there)
+        found, are_whole = ((), False) if came is None else self._of_pods(row, came, are_all=False)
+        sums = [
+            column.item(row) + sum(amounts)
+            for column, amounts in zip(self.columns, zip(*found, strict=True), strict=False)
+        ]
+        if came is None or not are_whole or max(sums, default=0.0) >= _EXACT:
+            return self._sum(row)
+        if came:
+            self._summed[row] = there, came[0]
+        for column, amount in zip(self.columns, sums, strict=False):  # of pods that count
+            column[row] = amount
+        self.counts[row] += len(found)
+        return bool(found)
+
+    def _came(self, row: int, there: int) -> Sequence[PlacedPod] | None:
+        """The pods behind those that are summed, the last first; None if one of these left, or sums are not whole."""
+        count, last = self._summed.get(row, (there + 1, None))
+        if not 0 <= there - count <= _MOST_ADDED:
+            return None
+        newest = self._snapshot.newest_on_row(row, there - count + 1)
+        return None if count and newest[-1] is not last else newest[: there - count]
+
+    def _sum(self, row: int) -> bool:
+        pods = self._snapshot.placed_on_row(row)
+        found, are_whole = self._of_pods(row, pods, are_all=True)
+        sums = list(map(math.fsum, zip(*found, strict=True))) if found else [0.0] * len(self.columns)
+        if are_whole and max(sums) < _EXACT:
+            self._summed[row] = len(pods), next(iter(self._snapshot.newest_on_row(row, 1)), None)
+        else:
+            self._summed.pop(row, None)
+        if len(found) == self.counts.item(row) and sums == [column.item(row) for column in self.columns]:
+            return False
+        for column, amount in zip(self.columns, sums, strict=True):
+            column[row] = amount
+        self.counts[row] = len(found)
+        return True

@@ -34,7 +34,7 @@ from berth.framework.interface import (
 from berth.framework.status import SUCCESS, CycleState, StateKey, Status, Verdicts
 from berth.messages.livedata import BANDWIDTH, LiveSource, MeasuredUsage, decode_sample
 from berth.plugins.nodeload.estimates import ClassEstimates, Estimate
-from berth.plugins.nodeload.loads import Amount, Line, NodeLoads, Term
+from berth.plugins.nodeload.loads import Amount, NodeLoads, Term
 
 # Of one node: what it would use with the pod, and what it has.
 Usage = tuple[float, float]
@@ -129,13 +129,8 @@ class LoadScore(VectorScorePlugin, VectorExplainingPlugin, LivePlugin):
             left_out = "; ".join([_left_out(each, loads, known) for each in self.resources if each not in known])
         if not terms:
             return [left_out] * len(nodes)
-        kept, now = loads.lines, loads.now
-        lines = [
-            line.text
-            if (line := kept.get(row)) is not None and now - line.sampled_at < line.fresh_seconds
-            else _new_line(row, loads, terms)
-            for row in nodes.rows.tolist()
-        ]
+        kept = loads.lines
+        lines = [kept.get(row) or _new_line(row, loads, terms) for row in nodes.rows.tolist()]
         return [f"{line}; {left_out}" for line in lines] if left_out else lines
 
 
@@ -181,33 +176,34 @@ class Loads:
 
 
 def _new_line(row: int, loads: NodeLoads, terms: Sequence[Term]) -> str:
-    """The row's line, which is kept until its age is another number."""
-    sampled_at = loads.sampled_at(row)
-    if math.isnan(sampled_at):
-        line = Line(math.inf, 0.0, _line(row, None, loads, terms))
-    else:
-        age = round(max(loads.now - sampled_at, 0.0))
-        line = Line(sampled_at, age + 0.5, _line(row, age, loads, terms))
-    loads.lines[row] = line
-    return line.text
+    """``71 % of CPU used, sample 12 s old, 2 newcomers estimated at 4 %``, which is kept until it changes."""
+    text = loads.measured_lines.get(row)
+    if text is None:
+        text = loads.measured_lines[row] = _measured_line(row, loads, terms)
+    if count := loads.newcomers_on(row):
+        pods = "newcomer" if count == 1 else "newcomers"
+        shares = [
+            f"{100 * newcomers.item(row) / allocatable.item(row):.0f} %" for _, _, _, newcomers, allocatable, _ in terms
+        ]
+        text = f"{text}, {count} {pods} estimated at {' and '.join(shares)}"
+    loads.lines[row] = text
+    return text
 
 
-def _line(row: int, age: int | None, loads: NodeLoads, terms: Sequence[Term]) -> str:
-    """``71 % of CPU used, sample 12 s old, 2 newcomers estimated at 4 %``."""
-    unknown, used, estimates = [], [], []
-    for resource, _, measured, newcomers, allocatable, known in terms:
-        word, total = WORDS[resource], allocatable.item(row)
+def _measured_line(row: int, loads: NodeLoads, terms: Sequence[Term]) -> str:
+    unknown, used = [], []
+    for resource, _, measured, _, allocatable, known in terms:
         if not known.item(row):
-            unknown.append(word)
-        used.append(f"{100 * measured.item(row) / total:.0f} % of {word}")
-        estimates.append(f"{100 * newcomers.item(row) / total:.0f} %")
+            unknown.append(WORDS[resource])
+        used.append(f"{100 * measured.item(row) / allocatable.item(row):.0f} % of {WORDS[resource]}")
     text = f"{' and '.join(unknown)} counted as the mean: " if unknown else ""
     text += " and ".join(used)
-    text += " used, no sample" if age is None else f" used, sample {age} s old"
-    if not (count := loads.newcomers_on(row)):
-        return text
-    pods = "newcomer" if count == 1 else "newcomers"
-    return f"{text}, {count} {pods} estimated at {' and '.join(estimates)}"
+    sampled_at = loads.sampled_at(row)
+    if math.isnan(sampled_at):
+        return f"{text} used, no sample"
+    age = round(max(loads.now - sampled_at, 0.0))
+    loads.lines_until = min(loads.lines_until, sampled_at + age + 0.5)
+    return f"{text} used, sample {age} s old"
 
 
 def _left_out(resource: MeasuredResource, loads: NodeLoads, known: Sequence[MeasuredResource]) -> str:
