@@ -862,13 +862,14 @@ async def test_a_group_that_waits_is_explained_from_its_row_in_the_queue(told: T
     assert severe(driver) == []
 
 
-async def test_a_group_has_its_nodes_outlined_and_says_that_only_a_part_is_bound(told: ToldConsole, driver: WebDriver):
+async def test_a_group_has_its_nodes_outlined_and_says_what_happens_to_a_part(told: ToldConsole, driver: WebDriver):
     told.begin(**in_racks())
     members = [{"pod": f"train-{at}", "node": f"n{at}" if at < 2 else "", "message": ""} for at in range(4)]
-    told.answer(GROUP, a_group(bound=2, waiting=2, members=members, partial_seconds=75.0, topology_key=""))
+    told.answer(GROUP, a_group(bound=2, waiting=2, members=members, topology_key=""))
     told.answer(f"{GROUP}/trace", {"messages": []})
     await go(driver, f"{told.url}#/group/default/~train")
-    await see(driver, ".notice.bad", "Only a part of it is bound: 2 of the minimum of 4, for 1 min 15 s")
+    part = "2 of the minimum of 4 are bound: the others go before groups that have not begun"
+    await see(driver, ".notice.bad", rf"^{part}\.$")
     await see(driver, ".card:nth-of-type(3)", r"Outlined: the nodes of its members\.")
     narrow, _ = await asyncio.to_thread(driver.execute_script, OUTLINED)
     for each, node in zip(members, ("n0", "n1", "n2", "n3"), strict=True):
@@ -878,6 +879,20 @@ async def test_a_group_has_its_nodes_outlined_and_says_that_only_a_part_is_bound
     await see(driver, ".verdict", "4 pods are bound, of which 4 are needed together")
     wide, _ = await asyncio.to_thread(driver.execute_script, OUTLINED)
     assert 0 < narrow < wide  # one line around all of them
+
+
+async def test_a_group_that_has_lost_a_member_says_so_once_and_what_happens_next(told: ToldConsole, driver: WebDriver):
+    members = [{"pod": f"train-{at}", "node": "n0", "message": ""} for at in range(3)]
+    lost = {"state": "partly gone", "bound": 3, "waiting": 0, "members": members, "queued": None, "message": ""}
+    told.answer(GROUP, a_group(**lost, sentences=["default/train is partly gone"], partial_seconds=3600.0))
+    told.answer(f"{GROUP}/trace", {"messages": []})
+    await go(driver, f"{told.url}#/group/default/~train")
+    await see(driver, ".verdict .notice", "^If its controller makes a replacement, that goes before groups that have not")
+    verdict = await see(driver, ".verdict", r"partly gone\s+3 of the minimum of 4 are bound")
+    assert "1 h" not in verdict  # the time since its last Binding, when it was whole
+    assert not driver.find_elements(By.CSS_SELECTOR, ".notice.bad")
+    asked = told.asked[GROUP]
+    await wait_for(lambda: told.asked[GROUP] > asked, "it to be asked about again, as one that waits is")
 
 
 async def test_a_group_of_which_a_part_stays_bound_is_marked_in_the_queue(told: ToldConsole, driver: WebDriver):

@@ -1,7 +1,7 @@
 // One PodGroup: what it waits for and why, its members, and the nodes on which they are.
 
 import { ask, cell, el, fill, nodeLink, podLink, podName, refill, setText, tableOf, words } from "./dom.js";
-import { count, duration } from "./format.js";
+import { count } from "./format.js";
 import { Measures } from "./measures.js";
 import { inOrder, MOST_HEADINGS, nodeMap } from "./nodemap.js";
 import { capital, headlineOf, sentencesOf } from "./pod.js";
@@ -36,20 +36,21 @@ export function groupView(place, signal, namespace, name) {
   let reading = false;
   let again = 0;
   let laidOut = false;
+  let partialAt = null; // when only a part of it was seen to be bound
 
   async function read() {
     reading = true;
     const [answer, messages] = await Promise.allSettled([ask(path), ask(`${path}/trace`)]);
     reading = false;
     if (signal.aborted) return;
-    again = performance.now() + (answer.value && !answer.value.queued ? SETTLED_MS : REFRESH_MS);
+    again = performance.now() + (answer.value && !answer.value.queued && !isPartial(answer.value) ? SETTLED_MS : REFRESH_MS);
     draw(answer, messages.status === "fulfilled" ? messages.value.messages : []);
   }
 
   function draw(answer, messages) {
     const found = answer.value ?? null;
     const [first, ...rest] = found ? found.sentences : [answer.reason.message];
-    const says = found?.state === "bound" ? `${count(found.bound)} pods are bound, of which ${count(found.minimum)} are needed together` : found?.message || first;
+    const says = found?.state === "bound" ? `${pods(found.bound)} bound, of which ${count(found.minimum)} ${found.minimum === 1 ? "is" : "are"} needed together` : found?.message || (isPartial(found) ? boundOf(found) : first);
     const drawn = found ? headlineOf({ outcome: found.state }, whole, says) : el("p", { class: "headline" }, first);
     if (drawn.textContent !== verdict.textContent) fill(verdict, drawn);
     fill(more, found ? partial(found) : null, sentencesOf(rest.map(capital)), found?.problem ? el("p", { class: "notice" }, `Which of its pods wait is unknown: ${found.problem}`) : null);
@@ -60,6 +61,15 @@ export function groupView(place, signal, namespace, name) {
     drawMembers(found);
     drawTrace(trace, view, messages);
     laidOut = false;
+  }
+
+  /** What happens next to a group of which a part has been bound for longer than its Bindings take. */
+  function partial(found) {
+    if (!isPartial(found)) partialAt = null;
+    else partialAt ??= performance.now();
+    if (partialAt === null || performance.now() - partialAt <= PARTIAL_SECONDS * 1000) return null;
+    return found.queued ? el("p", { class: "notice bad" }, `${boundOf(found)}: the others go before groups that have not begun.`)
+      : el("p", { class: "notice" }, "If its controller makes a replacement, that goes before groups that have not begun.");
   }
 
   /** Why members have no place: what rejects each kind of them. */
@@ -134,10 +144,11 @@ export function groupView(place, signal, namespace, name) {
 /** The pods that wait; a page of the queue may lack some of them. */
 const waitingIn = (found) => Math.max(found.waiting, found.queued?.pod.members?.pending || 0);
 
-function partial({ partial_seconds: seconds, bound, minimum }) {
-  if (seconds === null || seconds <= PARTIAL_SECONDS) return null;
-  return el("p", { class: "notice bad" }, `Only a part of it is bound: ${bound} of the minimum of ${minimum}, for ${duration(seconds)}.`);
-}
+const isPartial = (found) => Boolean(found?.bound) && found.bound < found.minimum;
+
+const pods = (number) => `${count(number)} ${number === 1 ? "pod is" : "pods are"}`;
+
+const boundOf = ({ bound, minimum }) => `${count(bound)} of the minimum of ${count(minimum)} ${bound === 1 ? "is" : "are"} bound`;
 
 /** The node's value of a label. */
 function labelOf(node, key) {
