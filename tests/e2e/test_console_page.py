@@ -846,7 +846,7 @@ def in_racks() -> dict[str, object]:
 
 async def test_a_group_that_waits_is_explained_from_its_row_in_the_queue(told: ToldConsole, driver: WebDriver):
     told.begin(**in_racks())
-    group = a_group()
+    group = a_group(remedies=[{"plugin": "NodeResourcesFit", "text": "asks for 2 CPU"}])
     told.answer("/api/queue", a_list(group["queued"]["pod"]))
     told.answer(GROUP, group)
     told.answer(f"{GROUP}/trace", {"messages": []})
@@ -855,6 +855,7 @@ async def test_a_group_that_waits_is_explained_from_its_row_in_the_queue(told: T
     await see(driver, ".verdict", "1 of 4 have a place in the best domain, rack r1; 3 like train-1 do not fit")
     await see(driver, ".card", "in rack r1, the best")
     await see(driver, ".rows", r"4\s+1\s+default/train-1\s+1\s+Insufficient cpu NodeResourcesFit")
+    await see(driver, ".helps", r"help\s+asks for 2 CPU\s+NodeResourcesFit\s.*one of the members without a place")
     await see(driver, ".card:nth-of-type(3)", "Outlined: rack r1, where most of its members would have a place")
     await see(driver, ".card:nth-of-type(4)", r"0 bound, 4 waiting, minimum 4[\s\S]*train-3\s+waits")
     outlined, width = await asyncio.to_thread(driver.execute_script, OUTLINED)
@@ -887,12 +888,23 @@ async def test_a_group_that_has_lost_a_member_says_so_once_and_what_happens_next
     told.answer(GROUP, a_group(**lost, sentences=["default/train is partly gone"], partial_seconds=3600.0))
     told.answer(f"{GROUP}/trace", {"messages": []})
     await go(driver, f"{told.url}#/group/default/~train")
-    await see(driver, ".verdict .notice", "^If its controller makes a replacement, that goes before groups that have not")
+    await see(driver, ".verdict .notice", "^If its controller makes a replacement, that goes before groups")
     verdict = await see(driver, ".verdict", r"partly gone\s+3 of the minimum of 4 are bound")
     assert "1 h" not in verdict  # the time since its last Binding, when it was whole
     assert not driver.find_elements(By.CSS_SELECTOR, ".notice.bad")
     asked = told.asked[GROUP]
     await wait_for(lambda: told.asked[GROUP] > asked, "it to be asked about again, as one that waits is")
+
+
+async def test_a_group_leads_to_the_one_of_the_other_dialect(told: ToldConsole, driver: WebDriver):
+    twin = {"name": "~train", "dialect": "scheduling.x-k8s.io", "state": "unschedulable"}
+    bound = {"state": "bound", "bound": 4, "waiting": 0, "queued": None}
+    told.answer("/api/groups/default/train", a_group(**bound, twins=[twin]))
+    told.answer(GROUP, a_group())
+    await go(driver, f"{told.url}#/group/default/train")
+    await see(driver, ".verdict", r"4 pods are bound.*Another group has this name: .* unschedulable\.")
+    await click(driver, ".verdict a", r"^default/train of scheduling\.x-k8s\.io$")
+    await see(driver, ".verdict", "1 of 4 have a place in the best domain")
 
 
 async def test_a_group_of_which_a_part_stays_bound_is_marked_in_the_queue(told: ToldConsole, driver: WebDriver):

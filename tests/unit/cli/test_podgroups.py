@@ -22,9 +22,8 @@ from berth.messages.groups import ClassPlan, GroupPlan
 from berth.messages.queue import GROUPED, WITH_GROUP, GroupCounts, QueueAnswer, QueuedPodDetail, WaitingPod
 from berth_cli.commands.queue import pod_lines
 from berth_cli.commands.trace import groups_named, stored_messages
-from berth_cli.console.answers import group_json
 from berth_cli.console.decisionlog import DecisionLog
-from berth_cli.options import NotFoundError, PodName, parse_pod
+from berth_cli.options import parse_pod
 from berth_cli.pods import podgroups
 from berth_cli.pods.podgroups import (
     EMPTY,
@@ -218,24 +217,6 @@ def test_a_group_of_which_a_part_has_finished_does_not_wait():
     assert found.partial_seconds(NOW) == 3.0
     found.placed.clear()
     assert found.partial_seconds(NOW) is None
-
-
-async def test_the_console_answers_about_a_group_also_while_no_watcher_leads():
-    bus = MemoryBus()
-    bus.apply()
-    session = await bus.connect(name="console")
-    found = await group_json(session, parse_group("~first"), a_cluster())
-    assert (found["state"], found["bound"], found["queued"], found["partial_seconds"]) == ("bound", 4, None, None)
-    assert found["sentences"][0] == "default/first is bound"
-    assert "no watcher leads" in found["problem"]
-    assert (await group_json(session, parse_group("first"), a_cluster()))["group"] == "default/first"
-    for name in ("~other", "~~first", "other"):
-        with pytest.raises(NotFoundError, match="the mirror has none"):
-            await group_json(session, parse_group(name), a_cluster())
-
-
-def parse_group(name: str) -> PodName:
-    return PodName(namespace="default", name=name)
 
 
 def test_without_groups_a_sentence_says_so():

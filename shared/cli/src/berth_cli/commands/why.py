@@ -179,15 +179,12 @@ async def _why_group(asked: _Asked) -> None:
 
 
 async def _advice_on_group(session: Session, asked: _Asked, explained: ExplainedGroup) -> Advice:
-    """On one of the members that had no place, if nodes rejected them."""
-    decision, example = explained.decision, explained.unplaced
-    if decision is None or not example or explained.detail is None or not may_be_helped(explained.detail):
+    if not explained.unplaced:
         return Advice()
     from berth_cli.remedies.asking import open_advisory  # noqa: PLC0415 - see the module
 
-    name = PodName(namespace=asked.pod.namespace, name=example)
     async with open_advisory(session, asked.configuration.read()) as advisory:
-        return await advisory.on_member(name, decision.config)
+        return await advisory.on_group(explained)
 
 
 async def _advice(session: Session, asked: _Asked, pod: Pod | None) -> Advice:

@@ -18,7 +18,7 @@ from berth.bus.topology import DECISIONS
 from berth.cluster.nodes import node_info
 from berth.cluster.snapshot import Snapshot
 from berth.exits import UsageError
-from berth.messages.groupattempts import group_named
+from berth.messages.groupattempts import group_named, subject_name
 from berth.messages.queue import IN_FLIGHT, QUEUES
 from berth_cli.commands.devices import devices_of_node, devices_of_pod
 from berth_cli.commands.trace import stored_messages
@@ -29,6 +29,7 @@ from berth_cli.pods.explain import decision_json, decision_lines
 from berth_cli.pods.finding import in_the_mirror
 from berth_cli.pods.lookup import ExplainedDecision
 from berth_cli.pods.podgroups import (
+    GroupSummary,
     add_waiting,
     explain_summary,
     explained_json,
@@ -189,17 +190,18 @@ async def waiting_json(session: Session, *, queue: str, namespace: str) -> Docum
     return {**queue_json(folded, complete=complete), "looked_at": answer.next}
 
 
-async def group_json(session: Session, name: PodName, snapshot: Snapshot) -> Document:
+async def group_json(advisory: Advisory, name: PodName) -> Document:
     """A PodGroup by its name: the document of ``berth why --group -o json``, with sentences.
 
-    A name as in subjects has the dialect. A plain name means the first dialect that has such a group.
+    A name as in subjects has the dialect. A plain name means the first dialect that has such a group; ``twins`` has the
+    group of this name in the other one.
     ``members`` has those that wait among the first pods of the queue; ``problem``: why they are unknown.
 
     Raises:
         NotFoundError: neither the mirror nor a pod that waits has the group.
     """
-    key = group_named(name.namespace, name.name)
-    found = groups_of(snapshot, name.namespace)
+    session, key = advisory.session, group_named(name.namespace, name.name)
+    found = groups_of(advisory.snapshot, name.namespace)
     problem = ""
     try:
         answer, _ = await read_queue(session, queue="", namespace=name.namespace, limit=0, most_requests=MOST_REQUESTS)
@@ -211,7 +213,14 @@ async def group_json(session: Session, name: PodName, snapshot: Snapshot) -> Doc
     if summary is None:
         raise no_group(f"{name.namespace}/{name.name.lstrip('~')}", problem)
     explained = await explain_summary(session, summary)
-    return {**explained_json(explained), "sentences": list(explained_sentences(explained)), "problem": problem}
+    advice = await advisory.on_group(explained)
+    twins = [_twin_json(each) for each in found.values() if each is not summary and each.key.name == summary.key.name]
+    more = {"sentences": list(explained_sentences(explained)), "twins": twins, "problem": problem}
+    return {**explained_json(explained), **more, **advice.as_json()}
+
+
+def _twin_json(twin: GroupSummary) -> Document:
+    return {"name": subject_name(twin.key), "dialect": twin.key.dialect.value, "state": twin.state}
 
 
 def check_queue(name: str) -> None:

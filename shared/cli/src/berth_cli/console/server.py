@@ -153,9 +153,7 @@ class ConsoleServer:
 
     async def _group(self, request: web.Request) -> web.Response:
         async with self._turns.turn():
-            return json_answer(
-                await group_json(self._feed.session, group_in(request), self._feed.model.mirror.snapshot)
-            )
+            return json_answer(await group_json(self._advisory(), group_in(request)))
 
     async def _group_trace(self, request: web.Request) -> web.Response:
         async with self._turns.turn():

@@ -38,7 +38,14 @@ from berth.messages.queue import INCOMPLETE, WITH_GROUP, QueueAnswer, QueuedPodD
 from berth_cli.mirror import open_mirror
 from berth_cli.options import NotFoundError, PodName
 from berth_cli.pods.timeline import reason_text
-from berth_cli.pods.waiting import NoLeaderError, helping_lines, queue_pages, queued_pod, state_lines
+from berth_cli.pods.waiting import (
+    NoLeaderError,
+    helping_lines,
+    may_be_helped,
+    queue_pages,
+    queued_pod,
+    state_lines,
+)
 from berth_cli.rendering import ago, and_more, clock, duration, indented, natural, new_table, plain
 
 # Its minimum is on nodes; pods beyond it may wait.
@@ -258,7 +265,9 @@ class ExplainedGroup:
 
     @property
     def unplaced(self) -> str:
-        """The name of a member that had no place when the group was decided; empty if all had one."""
+        """The name of a member that had no place when the group was decided; empty if none waits for one."""
+        if self.detail is None or not may_be_helped(self.detail):
+            return ""
         result = self.decision.group if self.decision is not None else None
         lacking = (each for each in (result.classes if result is not None else ()) if each.placed < each.members)
         return next((each.example for each in lacking if each.example), "")

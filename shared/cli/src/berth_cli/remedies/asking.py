@@ -21,6 +21,7 @@ from berth.profiles.configuration import profiles_of
 from berth_cli.mirror import open_mirror
 from berth_cli.options import PodName
 from berth_cli.pods.finding import pod_on_the_bus
+from berth_cli.pods.podgroups import ExplainedGroup
 from berth_cli.remedies.rejections import remedies_by_reasons, remedies_of
 from berth_cli.remedies.remedy import Advice
 
@@ -66,10 +67,13 @@ class Advisory:
             return Advice() if is_error else Advice(remedies=remedies, missing=NO_POD)
         return Advice(remedies=remedies_of(pod, self.snapshot, profile, only_errors=is_error))
 
-    async def on_member(self, name: PodName, config: str) -> Advice:
-        """The advice on a pod of a group that was decided under this configuration, as if it came alone."""
-        if config != self.digest:
+    async def on_group(self, explained: ExplainedGroup) -> Advice:
+        """The advice on one of the members that had no place, as if it came alone; empty if nodes rejected none."""
+        if explained.decision is None or not explained.unplaced:
+            return Advice()
+        if explained.decision.config != self.digest:
             return Advice(missing=OTHER_CONFIGURATION)
+        name = PodName(namespace=explained.summary.key.namespace, name=explained.unplaced)
         found = await pod_on_the_bus(self.session, name, self.snapshot)
         profile = self.profiles.get(found.pod.spec.scheduler_name) if found is not None else None
         return (

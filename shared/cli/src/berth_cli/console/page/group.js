@@ -53,7 +53,8 @@ export function groupView(place, signal, namespace, name) {
     const says = found?.state === "bound" ? `${pods(found.bound)} bound, of which ${count(found.minimum)} ${found.minimum === 1 ? "is" : "are"} needed together` : found?.message || (isPartial(found) ? boundOf(found) : first);
     const drawn = found ? headlineOf({ outcome: found.state }, whole, says) : el("p", { class: "headline" }, first);
     if (drawn.textContent !== verdict.textContent) fill(verdict, drawn);
-    fill(more, found ? partial(found) : null, sentencesOf(rest.map(capital)), found?.problem ? el("p", { class: "notice" }, `Which of its pods wait is unknown: ${found.problem}`) : null);
+    const twins = (found?.twins || []).map((twin) => el("p", {}, "Another group has this name: ", podLink(namespace, twin.name, `${whole} of ${twin.dialect}`), `, ${twin.state}.`));
+    refill(more, found ? partial(found) : null, sentencesOf(rest.map(capital)), twins, found?.problem ? el("p", { class: "notice" }, `Which of its pods wait is unknown: ${found.problem}`) : null);
     const isSame = JSON.stringify([last?.members, last?.decision]) === JSON.stringify([found?.members, found?.decision]);
     last = found;
     drawWhy(found);
@@ -78,11 +79,13 @@ export function groupView(place, signal, namespace, name) {
     const classes = (found?.waiting ? result?.classes || [] : []).filter((one) => (one.rejections || []).length);
     const victims = found?.waiting ? found.decision?.preemption?.victims || [] : [];
     const helping = found?.queued?.helping || [];
-    why.hidden = !classes.length && !victims.length && !helping.length;
+    const { remedies = [], missing = "" } = found || {};
+    why.hidden = !classes.length && !victims.length && !helping.length && !remedies.length && !missing;
     const body = el("tbody", {}, classes.flatMap((one) => one.rejections.map((rejection, at) => el("tr", {},
       cell("Members", { class: "number" }, at ? "" : one.members), cell("With a place", { class: "number" }, at ? "" : one.placed || 0), cell("For example", {}, at ? "" : podLink(namespace, one.example)),
       cell("Nodes", { class: "number" }, count(rejection.nodes)), cell("Reason", { class: "wide" }, rejection.reason, el("span", { class: "muted" }, " ", words(rejection.plugin)))))));
-    drawHelp(helps, helping, () => whatHelps({}, helping));
+    drawHelp(helps, [remedies, missing, helping], () => [whatHelps({ remedies, missing }, helping),
+      remedies.length ? el("p", { class: "muted" }, "That is about one of the members without a place, as if it came alone.") : null]);
     refill(why, el("h2", {}, "What it waits for"),
       classes.length ? [el("p", { class: "muted" }, "Why members have no place, after the others were placed", result.domain ? ` in ${result.topology_key} ${result.domain}, the best` : "", ":"),
         tableOf(["Members", "With a place", "For example", "Nodes", "Reason"], body, ["Members", "With a place", "Nodes"])] : null,
