@@ -576,6 +576,18 @@ def test_a_decision_after_that_second_has_missed_the_room_of_the_lost_member():
     assert len(watcher.pods_published) == 2
 
 
+def test_a_replacement_that_fits_nowhere_is_tried_again_when_something_has_changed():
+    pods = [bound(pod) for pod in members(3, "old")]
+    watcher = a_watcher(a_pod_group("old", 3), *pods)
+    watcher.delete(pods[0])
+    watcher.advance(14.0)  # the room of the lost member is everybody's since 13 s
+    watcher.show(a_member("replacement", "old", cpu="5"))
+    for _ in range(3):
+        watcher.decide("~old", Outcome.UNSCHEDULABLE, blockers=["NodeResourcesFit"], positions=covering(watcher))
+        watcher.advance(2.0)
+    assert len(watcher.groups_published) == 1
+
+
 def test_a_member_that_begins_to_terminate_helps_no_other_group_for_a_second():
     pods = [bound(pod) for pod in members(2, "old")]
     unlike = [a_member("fresh-0", "fresh"), a_member("fresh-1", "fresh", cpu="2")]

@@ -202,9 +202,8 @@ class Requeue:
     def on_late_event(self, event: ClusterEvent, old: object, new: object, change: int) -> None:
         """An event of some time ago may help every pod now, also those whose attempt under way has missed it."""
         if self._hints.is_event_registered(event):
-            size = bytes_of(old, new)
-            self._cluster_log.record(event, old, new, change=change, size=size)
-            self._check_later(event, old, new, change, size)
+            self._cluster_log.help_all(event, change)
+            self._check_later(event, old, new, change, bytes_of(old, new))
 
     def on_rewritten(self, event: ClusterEvent, old: object, new: object, change: int) -> None:
         """Record an object as new, for scorers that have not read its former version. It helps no waiting pod."""
@@ -477,6 +476,12 @@ class EventLog:
             self._unstored.append(logged)
         while len(self._events) > self._max_events or self._bytes > self._max_bytes:
             self._drop_oldest()
+
+    def help_all(self, event: ClusterEvent, change: int) -> None:
+        """From now on an event that has helped only pods of a higher priority helps all."""
+        for logged in reversed(self._events):
+            if logged.change == change and logged.event == event:
+                logged.above = None
 
     def _drop_oldest(self) -> None:
         # Unstored events go too, because a full bucket may refuse writes for hours.
