@@ -13,6 +13,7 @@ from berth.api.podgroups import GROUP_LABEL, CoschedulingPodGroup, CoschedulingS
 from berth.bus.interface import StoredMessage
 from berth.bus.stages import publish_decision
 from berth.cluster.snapshot import Snapshot
+from berth.exits import UsageError
 from berth.messages.attempts import ClassResult, Decision, GroupResult, Outcome, Preemption, Reason, Rejection, Victim
 from berth.messages.bundles import bundled
 from berth.messages.earmarks import Earmark
@@ -21,9 +22,9 @@ from berth.messages.groupattempts import GroupPending, GroupRanked
 from berth.messages.groups import ClassPlan, GroupPlan
 from berth.messages.queue import GROUPED, WITH_GROUP, GroupCounts, QueueAnswer, QueuedPodDetail, WaitingPod
 from berth_cli.commands.queue import pod_lines
-from berth_cli.commands.trace import groups_named, stored_messages
+from berth_cli.commands.trace import groups_named, stored_messages, without_messages
 from berth_cli.console.decisionlog import DecisionLog
-from berth_cli.options import parse_pod
+from berth_cli.options import NotFoundError, parse_pod
 from berth_cli.pods import podgroups
 from berth_cli.pods.podgroups import (
     EMPTY,
@@ -302,6 +303,25 @@ def test_a_bound_group_names_the_node_of_each_member_and_its_domain():
     assert lines[:2] == ["default/first is bound", "  PodGroup of scheduling.x-k8s.io, minimum 4, 4 bound, 0 waiting"]
     assert lines[3:5] == ["  rack: r7", "  first-9 is elsewhere"]
     assert words(lines)[-4:] == [[f"first-{number}", f"node-{number % 2}"] for number in range(4)]
+
+
+async def test_a_group_without_messages_leads_to_berth_why_only_if_there_is_one(monkeypatch: pytest.MonkeyPatch):
+    async def only_first(*_: object) -> tuple[list[GroupSummary], str]:
+        return [summaries()["first"]], ""
+
+    monkeypatch.setattr(podgroups, "read_groups", only_first)
+    bus = MemoryBus()
+    bus.apply()
+    session = await bus.connect(name="test")
+    error = await without_messages(session, parse_pod("first"), is_group=True)
+    assert str(error).endswith("`berth why --group default/first` shows where it is")
+    with pytest.raises(NotFoundError, match="'default/nosuch': the mirror has none, and no pod that waits names it"):
+        await without_messages(session, parse_pod("nosuch"), is_group=True)
+
+
+def test_a_wrong_name_of_a_group_is_not_called_a_pods():
+    with pytest.raises(UsageError, match=r"reading the PodGroup 'default/': want NAMESPACE/NAME, or NAME in"):
+        parse_pod("default/", is_group=True)
 
 
 async def test_a_name_that_groups_of_both_dialects_have_explains_both(monkeypatch: pytest.MonkeyPatch):

@@ -164,25 +164,27 @@ class PodName:
         return f"{PREFIX}.{stage}.*.{escape_token(self.namespace)}.{escape_dotted(self.name)}"
 
 
-def parse_pod(text: str, namespace: str | None = None) -> PodName:
-    """Parse ``namespace/name``, or a name in the given namespace, by default ``default``.
+def parse_pod(text: str, namespace: str | None = None, *, is_group: bool = False) -> PodName:
+    """Parse ``namespace/name`` of a pod or PodGroup, or a name in the given namespace, by default ``default``.
 
     Raises:
-        UsageError: the text has another form, or is no valid name of a pod.
+        UsageError: the text has another form, or is no valid name.
     """
+    what = "PodGroup" if is_group else "pod"
     named, slash, name = text.rpartition("/")
     if not name or (slash and not named) or "/" in named:
         raise UsageError(
-            f"reading the pod {text!r}: want NAMESPACE/POD, or POD in the namespace {namespace or DEFAULT_NAMESPACE}"
+            f"reading the {what} {text!r}: want NAMESPACE/NAME, or NAME in the namespace "
+            f"{namespace or DEFAULT_NAMESPACE}"
         )
     if slash and namespace is not None and namespace != named:
-        raise UsageError(f"reading the pod {text!r}: it names another namespace than -n {namespace}")
+        raise UsageError(f"reading the {what} {text!r}: it names another namespace than -n {namespace}")
     namespace = named or namespace or DEFAULT_NAMESPACE
     for part in (namespace, name):
         try:
             object_name(part)
         except ValueError as exc:
-            raise UsageError(f"reading the pod {text!r}: no pod has such a name: {exc}") from exc
+            raise UsageError(f"reading the {what} {text!r}: no {what} has such a name: {exc}") from exc
     return PodName(namespace=namespace, name=name)
 
 

@@ -63,7 +63,8 @@ def trace(  # noqa: PLR0913 - one parameter a flag, given by name
     server = NatsServer(nats, nats_context)
 
     async def run() -> None:  # a wrong name is an error of the command
-        await _trace(parse_pod(pod, namespace), server, output, is_group=group, follow=follow)
+        name = parse_pod(pod, namespace, is_group=group)
+        await _trace(name, server, output, is_group=group, follow=follow)
 
     run_command(run(), interrupted=Exit.DONE)
 
@@ -75,16 +76,29 @@ async def _trace(name: PodName, server: NatsServer, output: OutputFormat, *, is_
             await _follow(session, names, output)
             return
         messages = with_recalled([message for message, _ in await stored_messages(session, names)])
-    if not messages:
-        what, flag = ("PodGroup", "--group ") if is_group else ("pod", "")
-        raise NotFoundError(
-            f"looking for {what} {str(name)!r}: no message of it is on the bus (Decisions are kept for an hour): "
-            f"`berth why {flag}{name}` shows where it is"
-        )
+        if not messages:
+            raise await without_messages(session, name, is_group=is_group)
     if output.is_document:
         print_document(trace_json(name, messages), output)
     else:
         print_rich(stage_table(messages))
+
+
+async def without_messages(session: Session, name: PodName, *, is_group: bool) -> NotFoundError:
+    """The error about a pod or PodGroup without messages.
+
+    Raises:
+        NotFoundError: there is no such PodGroup.
+    """
+    what, flag = ("PodGroup", "--group ") if is_group else ("pod", "")
+    if is_group:
+        from berth_cli.pods.podgroups import explain_groups  # noqa: PLC0415 - see the module
+
+        await explain_groups(session, name.namespace, name.name)
+    return NotFoundError(
+        f"looking for {what} {str(name)!r}: no message of it is on the bus (Decisions are kept for an hour): "
+        f"`berth why {flag}{name}` shows where it is"
+    )
 
 
 def groups_named(name: PodName) -> list[PodName]:

@@ -105,7 +105,7 @@ def why(  # noqa: PLR0913 - one parameter a flag, given by name
 
     async def answer() -> None:  # a wrong name is an error of the command
         asked = _Asked(
-            pod=parse_pod(pod, namespace),
+            pod=parse_pod(pod, namespace, is_group=group),
             kubeconfig=kubeconfig,
             server=NatsServer(nats, nats_context),
             output=output,

@@ -396,7 +396,9 @@ def refusal_of(key: GroupKey, group: PodGroup | None, members: Members, known: C
 def missing_members(group: PodGroup, members: Members) -> str:
     """Which pods the minimum lacks, and which of the group's do not count."""
     there = len(members.bound) + members.succeeded + len(members.pending)
-    parts = [f"{there} of {group.minimum} members exist"]
+    others = bool(members.gated or members.others)
+    can = "are bound or can be tried" if members.is_begun else "can be tried"
+    parts = [f"{there} of {group.minimum} members {can if others else 'exist'}"]
     parts += [f"{members.gated} of its pods have scheduling gates"] if members.gated else []
     parts += [f"{count} of its pods have schedulerName {name}" for name, count in sorted(members.others.items())]
     return "; ".join(parts)
