@@ -35,6 +35,7 @@ from berth_cli.pods.podgroups import (
     explain_summary,
     explained_json,
     explained_lines,
+    explained_sentences,
     groups_of,
     summary_lines,
 )
@@ -242,6 +243,30 @@ def test_a_group_is_one_row_of_the_queue():
     assert listed[1][-len(TOO_SMALL.split()) :] == TOO_SMALL.split()
 
 
+def test_rows_of_groups_of_one_name_have_their_dialect():
+    dialects = {f"{'~' * number}second": dialect for number, dialect in enumerate(Dialect, start=1)}
+    groups = [
+        a_row(name, "unschedulable", members=GroupCounts(dialect=dialect, name="second", minimum=2, pending=2))
+        for name, dialect in dialects.items()
+    ]
+    listed = words(printed(*pod_lines(QueueAnswer(now=NOW, pods=groups), rows=None, complete=True), width=200))
+    assert [line[:6] for line in listed[1:]] == [
+        ["default/second", "(group", "of", f"{dialect},", "2", "pods)"] for dialect in Dialect
+    ]
+
+
+@pytest.mark.parametrize(
+    ("priorities", "whose"),
+    [((1000, -5), "its member second-1"), ((1000, 7), "its PodGroup"), ((-5, -5), "")],
+)
+def test_a_group_says_whose_priority_it_has(priorities: tuple[int, ...], whose: str):
+    waiting = [a_row(f"second-{at}", group="~second", priority=each) for at, each in enumerate(priorities)]
+    summary = summaries([msgspec.structs.replace(rows()[0], priority=-5), *waiting])["second"]
+    sentences = list(explained_sentences(ExplainedGroup(summary=summary, now=NOW)))
+    said = f"priority -5 is that of {whose}: a group has the lowest of its PodGroup and its members"
+    assert sentences[2:] == ([said] if whose else [])
+
+
 def test_nothing_is_advised_on_a_group_as_if_it_were_one_pod():
     assert grouped(rows()) == []
 
@@ -336,6 +361,9 @@ async def test_a_name_that_groups_of_both_dialects_have_explains_both(monkeypatc
     bus.apply()
     found = await explain_groups(await bus.connect(name="test"), "default", "train")
     assert [each.summary for each in found] == summaries
+    elsewhere = "scheduling.k8s.io has a PodGroup of this name too"
+    assert [any(elsewhere in line for line in explained_sentences(each)) for each in found] == [True, False]
+    assert not (await explain_groups(await bus.connect(name="test"), "default", "other"))[0].is_shadowed
     listed = words(printed(*summary_lines(summaries, NOW, rows=None), width=200))
     assert [line[:2] for line in listed[3:]] == [["default/train", f"({dialect})"] for dialect in Dialect]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
 
@@ -16,6 +16,7 @@ from rich.table import Table
 
 from berth.api.podgroups import (
     CoschedulingPodGroup,
+    Dialect,
     GroupKey,
     Members,
     PodGroup,
@@ -59,6 +60,11 @@ EMPTY: Final = "no pods"
 UNUSABLE: Final = "unusable"
 
 _OTHERS: Final = "the others have finished or are gone, and pods in their place are tried as they come"
+_BY_LABEL: Final = Dialect.COSCHEDULING
+_SHADOWED: Final = (
+    f"{Dialect.UPSTREAM.value} has a PodGroup of this name too: pods that name that one in spec.schedulingGroup are "
+    "not members here, whatever their label says"
+)
 _MOST_MEMBERS: Final = 20  # members without --all
 _MOST_NODES: Final = 8  # earmarked nodes that are named
 
@@ -254,7 +260,10 @@ def _is_settled(group: GroupSummary) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainedGroup:
-    """``detail`` is the watcher's, while pods wait; ``decision`` is the group's last one, at a time on NATS's clock."""
+    """``detail`` is the watcher's, while pods wait; ``decision`` is the group's last one, at a time on NATS's clock.
+
+    ``is_shadowed``: the other dialect has a group of its name, to which pods that name both belong.
+    """
 
     summary: GroupSummary
     now: datetime
@@ -262,6 +271,7 @@ class ExplainedGroup:
     detail: QueuedPodDetail | None = None
     decision: Decision | None = None
     at: datetime | None = None
+    is_shadowed: bool = False
 
     @property
     def unplaced(self) -> str:
@@ -283,7 +293,7 @@ async def explain_groups(session: Session, namespace: str, name: str) -> list[Ex
     found = [await explain_summary(session, each) for each in groups if each.key.name == name]
     if not found:
         raise no_group(f"{namespace}/{name}", problem)
-    return found
+    return [replace(each, is_shadowed=len(found) > 1 and each.summary.key.dialect is _BY_LABEL) for each in found]
 
 
 async def or_group(session: Session, name: PodName, error: NotFoundError) -> NotFoundError:
@@ -352,6 +362,10 @@ def explained_sentences(explained: ExplainedGroup) -> Iterator[str]:
     else:
         yield _headline(summary)
         yield _counts(summary)
+    if priority := _priority(summary):
+        yield priority
+    if explained.is_shadowed:
+        yield _SHADOWED
     if summary.state == UNUSABLE:
         yield "correct its PodGroup, or make it anew: its pods are tried then"
     if summary.earmark is not None:
@@ -372,6 +386,15 @@ def _counts(summary: GroupSummary) -> str:
     return (
         f"PodGroup of {summary.key.dialect.value}{minimum}, {len(summary.placed)} bound, {len(summary.waiting)} waiting"
     )
+
+
+def _priority(summary: GroupSummary) -> str:
+    """Whose priority a group has of which a member has a higher one."""
+    row = summary.row
+    if row is None or all(pod.priority <= row.priority for pod in summary.waiting):
+        return ""
+    lowest = next((f"its member {pod.name}" for pod in summary.waiting if pod.priority == row.priority), "its PodGroup")
+    return f"priority {row.priority} is that of {lowest}: a group has the lowest of its PodGroup and its members"
 
 
 def _pods_wait(number: int) -> str:

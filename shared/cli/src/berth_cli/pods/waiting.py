@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from datetime import datetime
@@ -147,9 +148,18 @@ def queue_counts(answer: QueueAnswer) -> str:
 
 def queue_table(answer: QueueAnswer) -> Table:
     table = new_table("POD", "QUEUE", "AGE", "AGAIN IN", "TRIES", "WHY", numbers=("AGE", "AGAIN IN", "TRIES"))
-    for pod in rows_of(answer.pods):
+    rows = rows_of(answer.pods)
+    groups = Counter(pod.title for pod in rows if pod.members is not None)
+    for pod in rows:
         again = "" if pod.tried_again_seconds is None else duration(pod.tried_again_seconds)
-        cells = (_row_title(pod), pod.queue, _age(pod, answer.now), again, str(pod.attempts), _why(pod))
+        cells = (
+            _row_title(pod, is_unique=groups[pod.title] <= 1),
+            pod.queue,
+            _age(pod, answer.now),
+            again,
+            str(pod.attempts),
+            _why(pod),
+        )
         table.add_row(*map(plain, cells))
     return table
 
@@ -160,8 +170,12 @@ def rows_of(pods: Sequence[WaitingPod]) -> list[WaitingPod]:
     return [pod for pod in pods if not (pod.waits_with_group and (pod.namespace, pod.group) in groups)]
 
 
-def _row_title(pod: WaitingPod) -> str:
-    return pod.title if pod.members is None else f"{pod.title} (group, {_times(pod.members.pending, 'pod')})"
+def _row_title(pod: WaitingPod, *, is_unique: bool) -> str:
+    """``is_unique``: each dialect may have a group of one name."""
+    if pod.members is None:
+        return pod.title
+    kind = "group" if is_unique else f"group of {pod.members.dialect}"
+    return f"{pod.title} ({kind}, {_times(pod.members.pending, 'pod')})"
 
 
 def _why(pod: WaitingPod) -> str:
