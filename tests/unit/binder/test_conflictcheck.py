@@ -107,6 +107,12 @@ def test_no_candidate_is_unschedulable_with_the_scorers_reasons(bench):
     )
 
 
+def test_without_nodes_a_pod_waits_for_nodes(bench):
+    pod = bench.show(make_pod("web"))
+    bench.take(ranked(pod, message="no nodes available to schedule pods", nodes=0))
+    assert (bench.decisions[0].outcome, bench.decisions[0].reason) == (Outcome.UNSCHEDULABLE, Reason.NO_NODES)
+
+
 def test_unschedulable_because_of_proposals_is_a_conflict(bench):
     pod = bench.show(make_pod("web"))
     bench.take(ranked(pod, message="0/3 nodes are available", proposals_counted=True))

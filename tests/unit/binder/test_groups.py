@@ -297,6 +297,13 @@ def test_the_scorers_reasons_are_passed_on_with_a_condition_for_every_member(ben
     assert {pod.uid for pod in record.pods} == {pod.uid for pod in pods}
 
 
+def test_a_group_of_which_no_member_was_tried_waits_for_nodes(bench):
+    group, pods = bench.show_group(3), bench.show_members(3)
+    bench.take_group(bench.plan(group, pods, plan=GroupPlan(need=3, message="no node has the label rack")))
+    decision = bench.of_group[0]
+    assert (decision.outcome, decision.reason) == ("unschedulable", "no-nodes")
+
+
 def test_members_of_a_group_that_no_message_holds_get_a_condition_too(bench):
     group, pods = bench.show_group(3), bench.show_members(3)
     error = GroupPlan(need=3, error="the group has too many kinds of pods")

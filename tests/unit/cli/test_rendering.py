@@ -57,5 +57,5 @@ def test_a_pod_without_a_namespace_is_in_the_default_one():
 
 @pytest.mark.parametrize("text", ["", "/", "a/", "/a", "a/b/c"])
 def test_an_invalid_pod_name_is_an_error(text):
-    with pytest.raises(UsageError, match="want NAMESPACE/POD"):
+    with pytest.raises(UsageError, match="want NAMESPACE/NAME"):
         parse_pod(text)

@@ -187,7 +187,7 @@ def test_another_attempt_breaks_ties_differently():
 
 def test_a_cluster_without_nodes_has_its_own_message():
     ranking = ranked(pod_requesting(), Snapshot())
-    assert (ranking.message, ranking.evaluated, ranking.candidates) == ("no nodes available to schedule pods", 0, ())
+    assert (ranking.message, ranking.nodes, ranking.candidates) == ("no nodes available to schedule pods", 0, ())
 
 
 def test_reasons_are_counted_and_sorted_as_kube_scheduler_does():

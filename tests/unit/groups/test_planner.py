@@ -367,7 +367,7 @@ def test_a_plugin_that_raises_fails_the_group_with_the_members_name():
 
 def test_without_nodes():
     found = plan_at_once(a_question(members(3)), Snapshot(), PROFILE)
-    assert found.message == "no nodes available to schedule pods"
+    assert (found.message, found.classes) == ("no nodes available to schedule pods", [])
 
 
 # --- alternates

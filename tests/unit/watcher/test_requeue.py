@@ -11,7 +11,7 @@ from berth.api.meta import SelectorRequirement
 from berth.api.pod import Affinity, NodeAffinity, NodeSelector, NodeSelectorTerm, Pod
 from berth.framework.events import Action, ClusterEvent, Resource
 from berth.kube.listwatch import Deleted, Listed, Upserted
-from berth.messages.attempts import Outcome, Positions
+from berth.messages.attempts import Outcome, Positions, Reason
 from berth_watcher.queue import requeue
 from berth_watcher.queue.requeue import MAX_EVENTS, EventLog
 from berth_watcher.settings import AttemptSettings, RequeueSettings
@@ -293,11 +293,24 @@ def test_own_condition_does_not_requeue_the_pod():
     assert watcher.stage("web") == "unschedulable"
 
 
-def test_pod_that_no_plugin_rejected_waits_for_an_event_and_goes_with_it():
+def test_pod_that_no_plugin_rejected_waits_for_any_event():
     watcher = WatcherUnderTest().lead(a_pod("web"))
-    watcher.decide("web", Outcome.UNSCHEDULABLE, positions=Positions(cluster=watcher.sequence))  # there was no node
+    watcher.decide("web", Outcome.UNSCHEDULABLE, positions=Positions(cluster=watcher.sequence))
     watcher.show(a_pod("web", version=2))  # its condition
     watcher.advance(20)
+    assert (watcher.stage("web"), watcher.attempt_of("web")) == ("unschedulable", "uid-web.7.1")
+
+    watcher.show(a_pod("other", node="n1"))
+
+    assert watcher.attempt_of("web") == "uid-web.7.2"
+
+
+def test_pod_in_a_cluster_without_nodes_waits_for_nodes_alone():
+    watcher = WatcherUnderTest().lead(a_pod("web"))
+    seen = Positions(cluster=watcher.sequence)
+    watcher.decide("web", Outcome.UNSCHEDULABLE, positions=seen, reason=Reason.NO_NODES)
+    watcher.advance(20)
+    watcher.show(a_pod("other", node="gone"))
     assert (watcher.stage("web"), watcher.attempt_of("web")) == ("unschedulable", "uid-web.7.1")
 
     watcher.show(a_node("n1"))
@@ -305,12 +318,13 @@ def test_pod_that_no_plugin_rejected_waits_for_an_event_and_goes_with_it():
     assert watcher.attempt_of("web") == "uid-web.7.2"
 
 
-def test_node_that_came_before_the_decision_ends_the_back_off_of_a_pod_that_no_plugin_rejected():
+@pytest.mark.parametrize("reason", ["", Reason.NO_NODES])
+def test_node_that_came_before_the_decision_ends_the_back_off_of_a_pod_that_no_plugin_rejected(reason):
     watcher = WatcherUnderTest().lead(a_pod("web"))
     seen = Positions(cluster=watcher.sequence)
     watcher.show(a_node("n1"))
 
-    watcher.decide("web", Outcome.UNSCHEDULABLE, positions=seen)
+    watcher.decide("web", Outcome.UNSCHEDULABLE, positions=seen, reason=reason)
 
     assert watcher.attempt_of("web") == "uid-web.7.2"
 

@@ -133,7 +133,8 @@ def _scorers_verdict(ranked: Ranked) -> Verdict | None:
         return Verdict(outcome=Outcome.CONFLICT, reason=Reason.BEHIND, message=ranked.message)
     if ranked.proposals_counted:
         return Verdict(outcome=Outcome.CONFLICT, reason=Reason.PROPOSALS, message=ranked.message)
-    return Verdict(outcome=Outcome.UNSCHEDULABLE, message=ranked.message)
+    reason = Reason.NO_NODES if ranked.nodes == 0 else ""
+    return Verdict(outcome=Outcome.UNSCHEDULABLE, reason=reason, message=ranked.message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

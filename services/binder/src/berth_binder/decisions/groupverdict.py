@@ -36,7 +36,10 @@ def verdict_of_plan(ranked: GroupRanked) -> Verdict | None:
         return conflict(Reason.BEHIND, plan.message)
     if ranked.proposals_counted:
         return conflict(Reason.PROPOSALS, plan.message)
-    return None if ranked.preemption is not None else Verdict(outcome=Outcome.UNSCHEDULABLE, message=plan.message)
+    if ranked.preemption is not None:
+        return None
+    reason = "" if plan.classes else Reason.NO_NODES  # no member was tried
+    return Verdict(outcome=Outcome.UNSCHEDULABLE, reason=reason, message=plan.message)
 
 
 def verdict_on_group(shown: PodGroup | None, planned: PodGroup) -> Verdict | None:

@@ -35,7 +35,7 @@ from berth.messages.queue import (
 from berth.plugins.dynamicresources.claims import digest_of_requests
 from berth.plugins.dynamicresources.plugin import NAME as DYNAMIC_RESOURCES
 from berth_watcher.queue.groups import GroupEntry
-from berth_watcher.queue.hints import VICTIM_DELETED
+from berth_watcher.queue.hints import NODES_CAME, VICTIM_DELETED
 from berth_watcher.queue.queuedpod import QUEUES, WAITING_FOR_EVENT, EventClock, QueuedPod, Stage, created_at
 from berth_watcher.queue.schedulingqueue import SchedulingQueue
 from berth_watcher.store import label_of
@@ -171,7 +171,7 @@ class QueueAnswers:
         if queued.outcome is Outcome.PREEMPTING:
             yield Helping(plugin="DefaultPreemption", events=_labels(VICTIM_DELETED))
         elif not queued.unschedulable_plugins:
-            yield Helping(plugin="", events=[])
+            yield Helping(plugin="", events=_labels(NODES_CAME) if queued.awaits_nodes else [])
         profile = self._profiles[queued.profile]
         for name in sorted(queued.unschedulable_plugins):
             hints = profile.event_hints.get(name)

@@ -64,22 +64,28 @@ class QueueingHints:
         self.nominated_nodes: Final = NominatedNodes(profiles)
 
     def may_help(self, pod: QueuedPod, event: ClusterEvent, old: object, new: object) -> bool:
-        """Whether the event may help. Any may if no plugin rejected the pod, or one of them registered no events."""
+        """Whether the event may help.
+
+        Any may if no plugin rejected the pod, but only nodes if none was tried; or if a plugin registered no events.
+        """
         if self.awaits_more_victims(pod, old):
             return False
         if pod.outcome is Outcome.PREEMPTING and self.nominated_nodes.concerns(pod, event, old, new):
             return True
-        profile = self._profiles[pod.profile]
+        if pod.awaits_nodes:
+            return NODES_CAME.matches(event)
         if not pod.unschedulable_plugins or (isinstance(pod, GroupEntry) and not pod.is_uniform):
             return True
-        for name in pod.unschedulable_plugins:
-            hints = profile.event_hints.get(name)
-            if hints is None:
-                return True
-            plugin = profile.requeueing[name]
-            if any(hint.event.matches(event) and self.ask(plugin, hint, pod.pod, old, new) for hint in hints):
-                return True
-        return False
+        return any(self._may_pass(name, pod, event, old, new) for name in pod.unschedulable_plugins)
+
+    def _may_pass(self, name: str, pod: QueuedPod, event: ClusterEvent, old: object, new: object) -> bool:
+        """Whether the plugin of this name may accept a node for the pod after the event."""
+        profile = self._profiles[pod.profile]
+        hints = profile.event_hints.get(name)
+        if hints is None:
+            return True
+        plugin = profile.requeueing[name]
+        return any(hint.event.matches(event) and self.ask(plugin, hint, pod.pod, old, new) for hint in hints)
 
     def awaits_more_victims(self, pod: QueuedPod, old: object) -> bool:
         """Whether the event is about a victim of a group of which other victims are left: all make room together."""
@@ -143,7 +149,7 @@ class UnschedulablePods:
         # Hints are asked for one pod, and of a group with several kinds of pods others may be the ones without a node.
         is_mixed = isinstance(pod, GroupEntry) and not pod.is_uniform
         plugins = frozenset[str]() if is_mixed else pod.unschedulable_plugins
-        groups = self._rejected[pod.profile, preempting].groups_for(plugins)
+        groups = self._rejected[pod.profile, preempting].groups_for(plugins, awaits_nodes=pod.awaits_nodes)
         if preempting:
             self._preempting.add(pod)
         self._pods[pod.uid], self._groups_of[pod.uid], self.last_added = pod, list(groups), pod.generation
@@ -278,6 +284,7 @@ class _RejectedPods:
         self._calls = calls
         self._room_of = room_of
         self._by_any_event = _Group()
+        self._by_nodes = _Group()
         self._groups: dict[str, tuple[_KeyedGroup, ...]] = {}
         self._indexed: defaultdict[Resource, list[_IndexedHint]] = defaultdict(list)
         self._of_event: dict[ClusterEvent, list[_IndexedHint]] = {}
@@ -285,15 +292,17 @@ class _RejectedPods:
             if registered is not None:
                 self._groups[name] = self._index_hints(profile.requeueing[name], registered)
 
-    def groups_for(self, plugins: frozenset[str]) -> list[_Group]:
+    def groups_for(self, plugins: frozenset[str], *, awaits_nodes: bool) -> list[_Group]:
         """Groups of these plugins. Any event may help if one of the plugins registered no events."""
+        if awaits_nodes:
+            return [self._by_nodes]
         if not plugins or not plugins <= self._groups.keys():
             return [self._by_any_event]
         return [group for plugin in sorted(plugins) for group in self._groups[plugin]]
 
     def helped_by(self, event: ClusterEvent, old: object, new: object, itself: set[str]) -> Iterator[Step]:
         """Pods that an event may help, except those that the event is about."""
-        yield from self._by_any_event.all()
+        yield from self._without_plugins(event)
         for indexed in self._registered(event):
             for key in indexed.group.find(indexed.index, old, new):
                 pods = [pod for pod in indexed.group.with_key(key) if pod.uid not in itself]
@@ -302,9 +311,14 @@ class _RejectedPods:
                 yield None
 
     def waiting_for(self, event: ClusterEvent) -> Iterator[Step]:
-        yield from self._by_any_event.all()
+        yield from self._without_plugins(event)
         for indexed in self._registered(event):
             yield from indexed.group.all()
+
+    def _without_plugins(self, event: ClusterEvent) -> Iterator[QueuedPod]:
+        yield from self._by_any_event.all()
+        if NODES_CAME.matches(event):
+            yield from self._by_nodes.all()
 
     def _registered(self, event: ClusterEvent) -> list[_IndexedHint]:
         found = self._of_event.get(event)
@@ -327,6 +341,9 @@ class _RejectedPods:
             self._indexed[hint.event.resource].append(indexed)
         return tuple(groups.values())
 
+
+# Of nodes, or of nodes with another label.
+NODES_CAME: Final = ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL)
 
 VICTIM_DELETED: Final = ClusterEvent(Resource.POD, Action.DELETE)
 

@@ -14,7 +14,7 @@ import msgspec
 from berth.api.pod import Pod, is_gone_while_unbound
 from berth.api.podlimits import refusal
 from berth.framework.plugincalls import PluginFailure, PluginTimeout
-from berth.messages.attempts import DecisionSummary, Outcome, Positions
+from berth.messages.attempts import DecisionSummary, Outcome, Positions, Reason
 from berth.messages.queue import WITH_GROUP
 from berth.messages.subjects import Attempt, PodSubject, Uid
 
@@ -107,7 +107,8 @@ class QueuedPod:
     published: Pod | None = None  # the pod as its latest attempt carries it
     epoch: int = 0  # of the binder that decided the latest attempt; 0 without a Decision
     outcome: Outcome | None = None  # of its last final Decision
-    message: str = ""  # why it waits, from that Decision
+    reason: str = ""  # why it waits, from that Decision: a word, if there is one for it
+    message: str = ""
     unschedulable_plugins: frozenset[str] = frozenset()  # that rejected it
     decisions_read: int = 0  # sequence up to which its last ranking had read DECISIONS
     node: str = ""  # of the last Decision; after `preempting`, where the victims are
@@ -146,12 +147,18 @@ class QueuedPod:
         self.uid = Uid(self.pod.metadata.uid)
 
     @property
+    def awaits_nodes(self) -> bool:
+        """Whether no node was tried, so that only others may help."""
+        return self.reason == Reason.NO_NODES and not self.unschedulable_plugins
+
+    @property
     def profile(self) -> str:
         return self.pod.spec.scheduler_name
 
     def record_decision(self, decision: DecisionSummary) -> None:
         self.epoch = decision.epoch
         self.outcome = decision.outcome
+        self.reason = decision.reason
         self.message = decision.message
         self.unschedulable_plugins = frozenset(decision.blockers)
         self.node = decision.node

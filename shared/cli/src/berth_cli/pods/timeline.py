@@ -57,6 +57,7 @@ _REASONS: Mapping[Reason, str] = {
     Reason.CLAIMS: "a ResourceClaim of the pod changed after the ranking, or it does not fit where its devices are",
     Reason.PREEMPTED: "a more important pod gets the room where it waited",
     Reason.BEGUN: "a part of the group is bound",
+    Reason.NO_NODES: "it waits for nodes",
 }
 # Reasons after which the binder's message would repeat the sentence above.
 _COMPLETE: Final = frozenset({Reason.CHANGED})

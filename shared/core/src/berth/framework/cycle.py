@@ -133,7 +133,7 @@ def rank(
     if problems:
         return Ranking(error=unreadable(problems), evaluated=0)
     if count == 0:
-        return Ranking(message=NO_NODES, clears_nomination=True)
+        return Ranking(message=NO_NODES, nodes=0, clears_nomination=True)
     timing = options.timing or Timing(no_clock)
     try:
         with _without_itself(pod, snapshot):

@@ -84,6 +84,8 @@ class Reason(StrEnum):
     PREEMPTED = "preempted"
     # Some members of a group are bound, and fewer than its minimum.
     BEGUN = "begun"
+    # Unschedulable, because there are no nodes, or none with the label of the group's topology: others may help.
+    NO_NODES = "no-nodes"
 
 
 # A time with its zone: without one it cannot be compared with NATS's times.
