@@ -50,7 +50,7 @@ export function groupView(place, signal, namespace, name) {
   function draw(answer, messages) {
     const found = answer.value ?? null;
     const [first, ...rest] = found ? found.sentences : [answer.reason.message];
-    const says = found?.state === "bound" ? `${pods(found.bound)} bound, of which ${count(found.minimum)} ${found.minimum === 1 ? "is" : "are"} needed together` : found?.message || (isPartial(found) ? boundOf(found) : first);
+    const says = found?.state === "bound" ? `${pods(found.bound)} bound, of which ${count(found.minimum)} ${found.minimum === 1 ? "is" : "are"} needed together` : found?.message || first;
     const drawn = found ? headlineOf({ outcome: found.state }, whole, says) : el("p", { class: "headline" }, first);
     if (drawn.textContent !== verdict.textContent) fill(verdict, drawn);
     const twins = (found?.twins || []).map((twin) => el("p", {}, "Another group has this name: ", podLink(namespace, twin.name, `${whole} of ${twin.dialect}`), `, ${twin.state}.`));
@@ -64,13 +64,12 @@ export function groupView(place, signal, namespace, name) {
     laidOut = false;
   }
 
-  /** What happens next to a group of which a part has been bound for longer than its Bindings take. */
+  /** What happens next to a group of which a part has been bound for longer than its Bindings take, and the rest waits. */
   function partial(found) {
-    if (!isPartial(found)) partialAt = null;
+    if (!found.queued || !isPartial(found)) partialAt = null;
     else partialAt ??= performance.now();
     if (partialAt === null || performance.now() - partialAt <= PARTIAL_SECONDS * 1000) return null;
-    return found.queued ? el("p", { class: "notice bad" }, `${boundOf(found)}: the others go before groups that have not begun.`)
-      : el("p", { class: "notice" }, "If its controller makes a replacement, that goes before groups that have not begun.");
+    return el("p", { class: "notice bad" }, `${count(found.bound)} of the minimum of ${count(found.minimum)} ${found.bound === 1 ? "is" : "are"} bound: the others go before groups that have not begun.`);
   }
 
   /** Why members have no place: what rejects each kind of them. */
@@ -150,8 +149,6 @@ const waitingIn = (found) => Math.max(found.waiting, found.queued?.pod.members?.
 const isPartial = (found) => Boolean(found?.bound) && found.bound < found.minimum;
 
 const pods = (number) => `${count(number)} ${number === 1 ? "pod is" : "pods are"}`;
-
-const boundOf = ({ bound, minimum }) => `${count(bound)} of the minimum of ${count(minimum)} ${bound === 1 ? "is" : "are"} bound`;
 
 /** The node's value of a label. */
 function labelOf(node, key) {
