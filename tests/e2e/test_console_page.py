@@ -406,7 +406,8 @@ async def test_a_group_is_a_row_of_the_queue(told: ToldConsole, driver: WebDrive
     message = "0 of 4 have a place"
     told.answer("/api/queue", a_list(a_pod_in_the_queue("~train", members=members, message=message)))
     await go(driver, f"{told.url}#/queue")
-    await see(driver, "tbody tr:first-child", r"^default/train \(group, 4 pods\)\s+0 of 4 have a place")
+    cells = r"^default/train \(group, 4 pods\)\s+0 of 4 have a place.*\sunschedulable its pods: with group\s"
+    await see(driver, "tbody tr:first-child", cells)
     assert not driver.find_elements(By.CSS_SELECTOR, ".groups summary")
 
 
@@ -492,6 +493,19 @@ async def test_a_node_is_read_anew_while_its_labels_are_open_and_the_focus_stays
         await see(driver, "aside", rf"\n{pods} of 110")
         await see(driver, "aside .labels", "pool=gpu")
         assert await run(driver, "return document.activeElement === document.querySelector(arguments[0])", selector)
+
+
+async def test_a_cluster_without_nodes_is_not_said_to_await_a_watcher(told: ToldConsole, driver: WebDriver):
+    none: dict[str, object] = {"nodes": [], "loads": []}
+    told.begin(**none)
+    told.answer(GROUP, a_group(topology_key=""))
+    told.answer(f"{GROUP}/trace", {"messages": []})
+    for view, awaited in (("cluster", "Awaited: a node, and a pod for berth"), ("group/default/~train", "")):
+        await go(driver, f"{told.url}#/{view}")
+        await see(driver, ".empty", "No nodes yet: a watcher that leads writes them")
+        told.tell(figures=FIGURES, mirror_age=1.0)  # a watcher has written all of the mirror
+        await see(driver, ".empty", r"^The cluster has no nodes\.$")
+        await see(driver, "main", awaited)
 
 
 async def test_a_profile_that_goes_leaves_no_filter_behind(told: ToldConsole, driver: WebDriver):
@@ -882,7 +896,7 @@ async def test_a_group_has_its_nodes_outlined_and_says_what_happens_to_a_part(to
     assert 0 < narrow < wide  # one line around all of them
 
 
-async def test_a_group_that_has_lost_a_member_says_so_once_and_is_asked_about_again(told: ToldConsole, driver: WebDriver):
+async def test_a_group_that_has_lost_a_member_says_so_once_and_is_asked_again(told: ToldConsole, driver: WebDriver):
     members = [{"pod": f"train-{at}", "node": "n0", "message": ""} for at in range(3)]
     message = "3 of 4 members are bound, and no pod waits"
     lost = {"state": "partly gone", "bound": 3, "waiting": 0, "members": members, "queued": None, "message": message}

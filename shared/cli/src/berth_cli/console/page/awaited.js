@@ -19,13 +19,14 @@ export function awaitedNotice(signal, changed = () => {}) {
     if (!isEmpty) return;
     const profiles = profilesOfBerth();
     const isOld = wasDecidedBefore();
-    const key = `${profiles.join()}${store.nodes.size > 0}${isOld}`;
+    const nodes = store.nodes.size ? "" : store.mirrorAge === null ? "the nodes of the cluster, which a leading watcher writes, and " : "a node, and ";
+    const key = `${profiles.join()}${nodes}${isOld}`;
     if (key === drawn) return;
     drawn = key;
     const who = `a pod ${whose(profiles)}`;
     fill(notice, el("h2", {}, isOld ? "No pod has been decided on lately" : "No pod has been decided on yet"),
       isOld ? el("p", {}, "There was no Decision in the time for which the stream DECISIONS keeps them: an hour, unless it is set otherwise.") : null,
-      el("p", {}, `Awaited: ${store.nodes.size ? who : `the nodes of the cluster, which a leading watcher writes, and ${who}`}. This makes one:`),
+      el("p", {}, `Awaited: ${nodes}${who}. This makes ${nodes ? "such a pod" : "one"}:`),
       el("pre", { tabindex: 0 }, commandFor(profiles)),
       el("p", { class: "muted" }, "On the simulated cluster of docker compose, kubectl needs --server http://127.0.0.1:8001 too."));
   }
@@ -33,6 +34,12 @@ export function awaitedNotice(signal, changed = () => {}) {
   for (const kind of ["bus", "services", "nodes", "figures", "decisions"]) store.on(kind, draw, signal);
   draw();
   return notice;
+}
+
+/** What stands in place of the nodes while there are none. A mirror has an age once a watcher has written all of it. */
+export function noNodes() {
+  if (!store.frames) return "Nothing has been read yet.";
+  return store.mirrorAge === null ? "No nodes yet: a watcher that leads writes them." : "The cluster has no nodes.";
 }
 
 const profilesOfBerth = () => Object.keys(store.services?.window || {}).sort();

@@ -1,7 +1,7 @@
 // Every node as a tile, coloured by what is requested or measured; the chosen node's pods beside it.
 
 import { address, choices } from "./address.js";
-import { awaitedNotice, wasDecidedBefore } from "./awaited.js";
+import { awaitedNotice, noNodes, wasDecidedBefore } from "./awaited.js";
 import { devicesOfNode } from "./devices.js";
 import { ask, el, fill, known, nodeLink, podLink, refill, setText } from "./dom.js";
 import { clock, cores, count, memory, percent } from "./format.js";
@@ -49,8 +49,7 @@ export function clusterView(place, signal, chosen) {
   function layOut() {
     laidOut = true;
     layoutAt = performance.now();
-    map.layOut(controls.wanted(sorted, store.labels),
-      store.nodes.size ? "No node matches the filter." : store.frames ? "No nodes yet: a watcher that leads writes them." : "Nothing has been read yet.");
+    map.layOut(controls.wanted(sorted, store.labels), store.nodes.size ? "No node matches the filter." : noNodes());
     summary();
   }
 
@@ -74,7 +73,7 @@ export function clusterView(place, signal, chosen) {
 
   function figures() {
     if (measures.scale(store.nodes.values()) && measures.by === "bandwidth") tiles.changed(store.nodes.values());
-    if (controls.offerProfiles(store.nodes.values()) || kept.profile) laidOut = false;
+    if (controls.offerProfiles(store.nodes.values()) || kept.profile || !store.nodes.size) laidOut = false;
     summary();
   }
 

@@ -1,5 +1,6 @@
 // One PodGroup: what it waits for and why, its members, and the nodes on which they are.
 
+import { noNodes } from "./awaited.js";
 import { ask, cell, el, fill, nodeLink, podLink, podName, refill, setText, tableOf, words } from "./dom.js";
 import { count } from "./format.js";
 import { Measures } from "./measures.js";
@@ -111,7 +112,7 @@ export function groupView(place, signal, namespace, name) {
     const isFew = new Set(domains.values()).size <= MOST_HEADINGS;
     const chosen = new Set([domain, ...nodes.filter((node) => own.has(node.name)).map((node) => domains.get(node))]);
     const headingOf = (node) => (isFew || chosen.has(domains.get(node)) ? domains.get(node) || `without ${key}` : OTHERS);
-    map.layOut(nodes, store.frames ? "No nodes yet: a watcher that leads writes them." : "Nothing has been read yet.", PART_OF_WINDOW, key ? headingOf : () => "");
+    map.layOut(nodes, noNodes(), PART_OF_WINDOW, key ? headingOf : () => "");
     const best = nodes.filter((node) => domain && domains.get(node) === domain).map((node) => node.name);
     map.outline(own.size ? own : new Set(best));
     const by = key ? ` Nodes are in groups by ${key}.` : "";
@@ -123,6 +124,7 @@ export function groupView(place, signal, namespace, name) {
   }, signal);
   store.on("bus", () => { again = 0; }, signal);
   store.on("nodes", () => { laidOut = false; }, signal);
+  store.on("figures", () => { laidOut = laidOut && store.nodes.size > 0; }, signal);
   store.on("loads", (changed) => map.tiles.changed(changed), signal);
   new ResizeObserver(() => { laidOut = false; }).observe(where);
   let layoutAt = 0;

@@ -79,7 +79,7 @@ export function queueView(place, signal) {
     table.hidden = !pods.length;
     refill(body, pods.map((pod) => el("tr", {}, cell("Pod", {}, podLink(pod.namespace, pod.name, pod.members && `${pod.namespace}/${pod.members.name} (group, ${pod.members.pending || 0} ${pod.members.pending === 1 ? "pod" : "pods"})`), partialFor(pod)),
       cell("Why", { class: "wide" }, pod.message || pod.stage, (pod.plugins || []).length ? el("span", { class: "muted" }, " ", words(pod.plugins.join(", "))) : null),
-      cell("Queue", {}, pod.queue), cell("Age", { class: "number" }, duration(Math.max(0, now - unix(pod.since)))),
+      cell("Queue", {}, pod.queue, pod.members ? el("span", { class: "muted" }, " its pods: with group") : null), cell("Age", { class: "number" }, duration(Math.max(0, now - unix(pod.since)))),
       cell("Again in", { class: "number" }, pod.tried_again_seconds === undefined || pod.tried_again_seconds === null ? "" : duration(pod.tried_again_seconds)),
       cell("Tries", { class: "number" }, pod.attempts || 0), cell("Priority", { class: "number" }, pod.priority || 0))));
     setText(note, leftOut(found, pods.length));
