@@ -187,6 +187,17 @@ def test_a_group_whose_podgroup_cannot_be_used_waits_for_its_correction():
     ]
 
 
+def test_a_group_whose_only_pod_is_gated_says_how_many_members_are_known():
+    own = "waiting for scheduling gates: [quota]"
+    pods = [
+        a_row(f"second-{at}", "gated", "gated", group="~second", message=own, plugins=["SchedulingGates"])
+        for at in range(4)
+    ]
+    assert summaries(pods)["second"].message == own
+    short = summaries(pods[:1])["second"]
+    assert (short.state, short.message) == ("gated", f"{own}; 1 of 4 members are bound or wait for berth")
+
+
 def test_a_group_without_enough_members_is_not_said_to_have_some_together():
     state = GroupCounts(dialect="scheduling.x-k8s.io", name="second", minimum=4, need=4, pending=3)
     pod = a_row("~second", "incomplete", message="3 of 4 members exist", members=state)

@@ -193,8 +193,9 @@ class Grouping:
         return True
 
     def queued_members(self, group: QueuedGroup) -> list[QueuedPod]:
+        """Without gated ones, which wait for a reason of their own."""
         found = map(self._queue.get, group.pods)
-        return [queued for queued in found if queued is not None]
+        return [queued for queued in found if queued is not None and queued.stage is not Stage.GATED]
 
     def take_left(self) -> list[QueuedPod]:
         """Pods that waited with a group which they name no more, and wait with no other one."""

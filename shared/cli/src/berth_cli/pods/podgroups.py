@@ -135,15 +135,19 @@ class GroupSummary:
     def message(self) -> str:
         if self.problems:
             return "; ".join(self.problems)
-        said = (pod.message for pod in (*filter(None, [self.row]), *self.waiting) if pod.message)
+        waiting = sorted(self.waiting, key=lambda pod: pod.queue != WITH_GROUP)  # others say why they wait themselves
+        said = (pod.message for pod in (*filter(None, [self.row]), *waiting) if pod.message)
         why, state = next(said, ""), self.state
         if state == PARTIAL:
             return f"{len(self.placed)} of {self.minimum} members are bound, and no pod waits: {_OTHERS}"
         if state == NO_POD_GROUP:
             return refusal_of(self.key, None, Members(), {self.key.dialect})
-        beyond = len(self.members()) - len(self.placed) if state == BOUND else 0
-        if beyond:
-            why = f"{_pods_wait(beyond)} beyond the minimum{f': {why}' if why else ''}"
+        there = len(self.members())
+        beyond = there - len(self.placed)
+        if state == BOUND and beyond:
+            return f"{_pods_wait(beyond)} beyond the minimum{f': {why}' if why else ''}"
+        if state == "gated" and there < self.minimum:  # pods of other schedulers are not in the queue
+            return f"{why}; {there} of {self.minimum} members are bound or wait for berth"
         return why
 
     def partial_seconds(self, now: datetime) -> float | None:
@@ -382,9 +386,9 @@ def _headline(summary: GroupSummary) -> str:
 
 
 def _counts(summary: GroupSummary) -> str:
-    minimum = f", minimum {summary.minimum}" if summary.minimum else ""
+    counts = f"{len(summary.placed)} bound, {len(summary.waiting)} waiting"
     return (
-        f"PodGroup of {summary.key.dialect.value}{minimum}, {len(summary.placed)} bound, {len(summary.waiting)} waiting"
+        f"PodGroup of {summary.key.dialect.value}, minimum {summary.minimum}, {counts}" if summary.minimum else counts
     )
 
 
