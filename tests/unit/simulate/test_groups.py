@@ -190,7 +190,7 @@ def test_a_begun_group_needs_what_its_minimum_lacks(simulate):
         pytest.param([group(), *pods(3, group="train")], "3 of 4 members exist", id="members are missing"),
         pytest.param(
             [group(), *pods(3, group="train"), pod("gated", group="train", schedulingGates=[{"name": "x"}])],
-            "3 of 4 members can be tried; 1 of its pods have scheduling gates",
+            "3 of 4 members can be tried; 1 of its pods has scheduling gates",
             id="a gated member",
         ),
         pytest.param(

@@ -802,7 +802,7 @@ def test_a_group_is_a_row_of_the_queue_and_its_pods_name_it():
 def test_a_member_with_scheduling_gates_names_them_whatever_its_group_does():
     watcher = a_watcher(a_pod_group(minimum=3), *members(2), a_member("gang-x", gates=("quota",)))
     own = "waiting for scheduling gates: [quota]"
-    assert message_of(watcher, f"uid-{GANG}") == "2 of 3 members can be tried; 1 of its pods have scheduling gates"
+    assert message_of(watcher, f"uid-{GANG}") == "2 of 3 members can be tried; 1 of its pods has scheduling gates"
     assert message_of(watcher, "uid-gang-x") == own
     watcher.show(a_member("gang-2"))
     assert names(watcher) == ["gang-0", "gang-1", "gang-2"]

@@ -93,7 +93,7 @@ def test_the_gate_says_which_pods_do_not_count():
         )
     )
     assert found.message == (
-        "12 of 16 members can be tried; 1 of its pods have scheduling gates; "
+        "12 of 16 members can be tried; 1 of its pods has scheduling gates; "
         "3 of its pods have schedulerName default-scheduler"
     )
 

@@ -48,6 +48,7 @@ from berth_cli.pods.waiting import (
     state_lines,
 )
 from berth_cli.rendering import ago, and_more, clock, duration, indented, natural, new_table, plain
+from berth_cli.simulate.inputs import counted
 
 # Its minimum is on nodes; pods beyond it may wait.
 BOUND: Final = "bound"
@@ -236,9 +237,10 @@ def summary_lines(
         yield plain(f"whether there are PodGroups is not known yet: {problem}", "yellow")
         return
     waiting = sum(each.state not in {BOUND, PARTIAL, NO_POD_GROUP, EMPTY} for each in groups)
-    yield plain(f"{len(groups)} groups, {waiting} waiting" if groups else "no PodGroup, and no pod names one")
     if not groups:
+        yield "no PodGroup, and no pod names one"
         return
+    yield plain(f"{counted(len(groups), 'group')}, {waiting} waiting")
     table = new_table("GROUP", "STATE", "BOUND", "WAITING", "MINIMUM", "AGE", "WHY", numbers=_NUMBERS)
     shown = sorted(groups, key=_is_settled)[: rows or len(groups)]
     names = Counter(str(each.key) for each in groups)

@@ -399,9 +399,14 @@ def missing_members(group: PodGroup, members: Members) -> str:
     others = bool(members.gated or members.others)
     can = "are bound or can be tried" if members.is_begun else "can be tried"
     parts = [f"{there} of {group.minimum} members {can if others else 'exist'}"]
-    parts += [f"{members.gated} of its pods have scheduling gates"] if members.gated else []
-    parts += [f"{count} of its pods have schedulerName {name}" for name, count in sorted(members.others.items())]
+    parts += [f"{members.gated} of its pods {_have(members.gated)} scheduling gates"] if members.gated else []
+    named = sorted(members.others.items())
+    parts += [f"{count} of its pods {_have(count)} schedulerName {name}" for name, count in named]
     return "; ".join(parts)
+
+
+def _have(count: int) -> str:
+    return "has" if count == 1 else "have"
 
 
 def with_untried(message: str, untried: int) -> str:
