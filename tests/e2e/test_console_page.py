@@ -840,7 +840,6 @@ def a_group(**more: object) -> dict[str, object]:
         "message": message,
         "topology_key": "rack",
         "members": [{"pod": f"train-{number}", "node": "", "message": message} for number in range(4)],
-        "partial_seconds": None,
         "queued": {"pod": row, "helping": [{"plugin": "NodeResourcesFit", "events": ["AssignedPodDelete"]}]},
         "decision": {"result": {"need": 4, "classes": classes, "topology_key": "rack", "domain": "r1"}},
         "sentences": [f"default/train is unschedulable: {message}", "PodGroup of scheduling.x-k8s.io, minimum 4"],
@@ -900,7 +899,7 @@ async def test_a_group_that_has_lost_a_member_says_so_once_and_is_asked_again(to
     members = [{"pod": f"train-{at}", "node": "n0", "message": ""} for at in range(3)]
     message = "3 of 4 members are bound, and no pod waits"
     lost = {"state": "partly gone", "bound": 3, "waiting": 0, "members": members, "queued": None, "message": message}
-    told.answer(GROUP, a_group(**lost, sentences=[f"default/train is partly gone: {message}"], partial_seconds=3600.0))
+    told.answer(GROUP, a_group(**lost, sentences=[f"default/train is partly gone: {message}"]))
     told.answer(f"{GROUP}/trace", {"messages": []})
     await go(driver, f"{told.url}#/group/default/~train")
     await see(driver, ".verdict", rf"partly gone\s+{message}$")

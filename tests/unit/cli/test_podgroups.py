@@ -226,10 +226,6 @@ def test_a_group_of_which_a_part_has_finished_does_not_wait():
         "the others have finished or are gone, and pods in their place are tried as they come"
     )
     assert found.as_json()["bound"] == 3
-    found.last_bound_at = NOW.timestamp() - 3
-    assert found.partial_seconds(NOW) == 3.0
-    found.placed.clear()
-    assert found.partial_seconds(NOW) is None
 
 
 def test_without_groups_a_sentence_says_so():

@@ -84,8 +84,7 @@ class GroupSummary:
     """A PodGroup, or one that pods name and that the mirror does not have (``group`` is None).
 
     ``row``: its entry in the watcher's queue. ``waiting``: the pods that wait with it; ``placed``: by pod, its node;
-    ``last_bound_at``: when the last of these was bound, in Unix seconds; ``earmark``: the
-    nodes that are kept for it.
+    ``earmark``: the nodes that are kept for it.
     """
 
     key: GroupKey
@@ -93,7 +92,6 @@ class GroupSummary:
     row: WaitingPod | None = None
     placed: dict[str, str] = field(default_factory=dict)
     waiting: list[WaitingPod] = field(default_factory=list)
-    last_bound_at: float = 0.0
     earmark: Earmark | None = None
 
     @property
@@ -151,12 +149,6 @@ class GroupSummary:
             return f"{why}; {there} of {self.minimum} members are bound or wait for berth"
         return why
 
-    def partial_seconds(self, now: datetime) -> float | None:
-        """For how long a part of the minimum has been bound, and no more; None if none or all of it is."""
-        if not 0 < len(self.placed) < self.minimum:
-            return None
-        return max(0.0, now.timestamp() - self.last_bound_at)
-
     def members(self) -> list[Member]:
         placed = [Member(pod=pod, node=node) for pod, node in self.placed.items()]
         waiting = [Member(pod=pod.name, message=pod.message) for pod in self.waiting if pod.name not in self.placed]
@@ -209,7 +201,6 @@ def groups_of(snapshot: Snapshot, namespace: str = "") -> dict[GroupKey, GroupSu
             if key in found or not snapshot.objects(STRUCTS[key.dialect]).unread:
                 summary = found.setdefault(key, GroupSummary(key=key))
                 summary.placed[placed.pod.metadata.name] = "" if node is None else node.metadata.name
-                summary.last_bound_at = max(summary.last_bound_at, placed.bound_at or 0.0)
     return found
 
 
@@ -455,7 +446,6 @@ def explained_json(explained: ExplainedGroup) -> dict[str, object]:
     return {
         **explained.summary.as_json(),
         "now": explained.now,
-        "partial_seconds": explained.summary.partial_seconds(explained.now),
         "queued": explained.detail,
         "decided_at": explained.at,
         "decision": None if decision is None else _decision_json(decision),
