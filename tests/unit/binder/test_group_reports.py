@@ -236,6 +236,25 @@ def test_a_pod_group_that_is_remade_once_its_members_have_finished_gets_no_condi
     assert list(reports.report(6.0)) == []
 
 
+def test_without_a_pod_group_the_gate_is_an_event_on_its_pods():
+    cache = a_cache(a_member("a"))
+    gates = GroupReports(cache)
+    list(gates.report(0.0))
+    [gate] = gates.report(6.0)
+    budget = EventBudget()
+    budget.add_state(gate)
+    condition, event = budget.next(0.0, bindings_wait=False), budget.next(0.0, bindings_wait=False)
+    assert isinstance(condition, ConditionRecord)
+    assert isinstance(event, EventRecord)
+    assert (event.kind, event.pod.metadata.name, event.reason, event.note) == (
+        "Pod",
+        "a",
+        "WaitingForPodGroup",
+        'no PodGroup "gang" in scheduling.x-k8s.io',
+    )
+    assert budget.next(0.0, bindings_wait=False) is None
+
+
 def test_a_gate_is_an_event_on_the_group_and_a_condition_of_its_pods():
     cache = a_cache(a_pod_group(4), a_member("a"))
     gates = GroupReports(cache)

@@ -30,6 +30,7 @@ from berth_binder.eventrecorder.records import (
     event_of_group,
     event_of_state,
     event_text,
+    event_without_group,
     events_of_victims,
 )
 from berth_binder.events import GroupReport, GroupState
@@ -100,6 +101,8 @@ class EventBudget:
                 condition = ConditionRecord(pod=pod, reason=GATED, message=event_text(report.message))
                 if condition.changes_anything:
                     self._queue(self._refusals, (pod.uid, CONDITION), condition)
+                    if group is None:
+                        self._queue(self._refusals, (pod.uid, GATED), event_without_group(pod, report.message))
         if group is None:
             return
         if report.state is GroupState.WHOLE:

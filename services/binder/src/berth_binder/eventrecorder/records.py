@@ -176,6 +176,19 @@ def event_of_state(group: PodGroup, controller: str, reason: str, message: str) 
     )
 
 
+def event_without_group(pod: Pod, message: str) -> EventRecord:
+    """The Event on a pod whose PodGroup does not exist, where its owner looks then."""
+    return EventRecord(
+        pod=pod,
+        name=_name_from(pod.metadata.name, f"{pod.uid} {GATED} {message}"),
+        controller=pod.spec.scheduler_name,
+        type="Warning",
+        reason=GATED,
+        action="Scheduling",
+        note=event_text(message),
+    )
+
+
 def _named(group: PodGroup) -> Pod:
     return Pod(metadata=ObjectMeta(name=group.name, namespace=group.namespace, uid=group.uid))
 
