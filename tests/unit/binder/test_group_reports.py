@@ -28,7 +28,7 @@ from berth_binder.cache import Cache
 from berth_binder.decisions.groupreports import GroupReports
 from berth_binder.decisions.partialgroups import lacking
 from berth_binder.eventrecorder.budget import EventBudget
-from berth_binder.eventrecorder.records import ConditionRecord, EventRecord
+from berth_binder.eventrecorder.records import ConditionRecord, EventRecord, Record
 from berth_binder.events import GroupState
 from harness.builders.objects import a_pod
 
@@ -236,14 +236,17 @@ def test_a_pod_group_that_is_remade_once_its_members_have_finished_gets_no_condi
     assert list(reports.report(6.0)) == []
 
 
-def test_without_a_pod_group_the_gate_is_an_event_on_its_pods():
-    cache = a_cache(a_member("a"))
-    gates = GroupReports(cache)
+def records_of_gate(cache: Cache) -> list[Record]:
+    """All records of the only gate, once it has been closed for long enough."""
+    gates, budget = GroupReports(cache), EventBudget()
     list(gates.report(0.0))
     [gate] = gates.report(6.0)
-    budget = EventBudget()
     budget.add_state(gate)
-    condition, event = budget.next(0.0, bindings_wait=False), budget.next(0.0, bindings_wait=False)
+    return list(iter(lambda: budget.next(0.0, bindings_wait=False), None))
+
+
+def test_without_a_pod_group_the_gate_is_an_event_on_its_pods():
+    condition, event = records_of_gate(a_cache(a_member("a")))
     assert isinstance(condition, ConditionRecord)
     assert isinstance(event, EventRecord)
     assert (event.kind, event.pod.metadata.name, event.reason, event.note) == (
@@ -252,17 +255,10 @@ def test_without_a_pod_group_the_gate_is_an_event_on_its_pods():
         "WaitingForPodGroup",
         'no PodGroup "gang" in scheduling.x-k8s.io',
     )
-    assert budget.next(0.0, bindings_wait=False) is None
 
 
 def test_a_gate_is_an_event_on_the_group_and_a_condition_of_its_pods():
-    cache = a_cache(a_pod_group(4), a_member("a"))
-    gates = GroupReports(cache)
-    list(gates.report(0.0))
-    [gate] = gates.report(6.0)
-    budget = EventBudget()
-    budget.add_state(gate)
-    condition, event = budget.next(0.0, bindings_wait=False), budget.next(0.0, bindings_wait=False)
+    condition, event = records_of_gate(a_cache(a_pod_group(4), a_member("a")))
     assert isinstance(condition, ConditionRecord)
     assert (condition.reason, condition.message) == ("WaitingForPodGroup", "1 of 4 members exist")
     assert isinstance(event, EventRecord)
