@@ -859,7 +859,8 @@ def in_racks() -> dict[str, object]:
 
 async def test_a_group_that_waits_is_explained_from_its_row_in_the_queue(told: ToldConsole, driver: WebDriver):
     told.begin(**in_racks())
-    group = a_group(remedies=[{"plugin": "NodeResourcesFit", "text": "asks for 2 CPU"}])
+    remedies = [{"plugin": "NodeResourcesFit", "text": "asks for 2 CPU"}]
+    group = a_group(remedies=remedies, missing="that is about train-1 alone: 4 members need room together")
     told.answer("/api/queue", a_list(group["queued"]["pod"]))
     told.answer(GROUP, group)
     told.answer(f"{GROUP}/trace", {"messages": []})
@@ -868,7 +869,7 @@ async def test_a_group_that_waits_is_explained_from_its_row_in_the_queue(told: T
     await see(driver, ".verdict", "1 of 4 have a place in the best domain, rack r1; 3 like train-1 do not fit")
     await see(driver, ".card", "in rack r1, the best")
     await see(driver, ".rows", r"4\s+1\s+default/train-1\s+1\s+Insufficient cpu NodeResourcesFit")
-    await see(driver, ".helps", r"help\s+asks for 2 CPU\s+NodeResourcesFit\s.*one of the members without a place")
+    await see(driver, ".helps", r"help\s+asks for 2 CPU\s+NodeResourcesFit\s+That is about train-1 alone")
     await see(driver, ".card:nth-of-type(3)", "Outlined: rack r1, where most of its members would have a place")
     await see(driver, ".card:nth-of-type(4)", r"0 bound, 4 waiting, minimum 4[\s\S]*train-3\s+waits")
     outlined, width = await asyncio.to_thread(driver.execute_script, OUTLINED)

@@ -111,6 +111,7 @@ async def test_what_would_help_is_that_of_a_member_without_a_place(session):
     found = await answer(session, "~train")
     text = "asks for 8 CPU; the largest node has 4, and the freest 4 of 4 free (n1)"
     assert [(each.plugin, each.text) for each in found["remedies"]] == [("NodeResourcesFit", text)]
+    assert found["missing"] == "that is about web-1 alone: 2 members need room together"
 
 
 async def test_what_would_help_a_group_that_was_decided_under_another_configuration_is_unknown(session):

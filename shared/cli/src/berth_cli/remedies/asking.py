@@ -68,7 +68,7 @@ class Advisory:
         return Advice(remedies=remedies_of(pod, self.snapshot, profile, only_errors=is_error))
 
     async def on_group(self, explained: ExplainedGroup) -> Advice:
-        """The advice on one of the members that had no place, as if it came alone; empty if nodes rejected none."""
+        """The advice on one of the members that had no place, which says so; empty if nodes rejected none."""
         if explained.decision is None or not explained.unplaced:
             return Advice()
         if explained.decision.config != self.digest:
@@ -76,10 +76,12 @@ class Advisory:
         name = PodName(namespace=explained.summary.key.namespace, name=explained.unplaced)
         found = await pod_on_the_bus(self.session, name, self.snapshot)
         profile = self.profiles.get(found.pod.spec.scheduler_name) if found is not None else None
-        return (
-            Advice()
-            if found is None or profile is None
-            else Advice(remedies=remedies_of(found.pod, self.snapshot, profile))
+        remedies = [] if found is None or profile is None else remedies_of(found.pod, self.snapshot, profile)
+        need = explained.decision.group.need if explained.decision.group is not None else 0
+        if not remedies or need <= 1:
+            return Advice(remedies=remedies)
+        return Advice(
+            remedies=remedies, missing=f"that is about {explained.unplaced} alone: {need} members need room together"
         )
 
 

@@ -84,8 +84,7 @@ export function groupView(place, signal, namespace, name) {
     const body = el("tbody", {}, classes.flatMap((one) => one.rejections.map((rejection, at) => el("tr", {},
       cell("Members", { class: "number" }, at ? "" : one.members), cell("With a place", { class: "number" }, at ? "" : one.placed || 0), cell("For example", {}, at ? "" : podLink(namespace, one.example)),
       cell("Nodes", { class: "number" }, count(rejection.nodes)), cell("Reason", { class: "wide" }, rejection.reason, el("span", { class: "muted" }, " ", words(rejection.plugin)))))));
-    drawHelp(helps, [remedies, missing, helping], () => [whatHelps({ remedies, missing }, helping),
-      remedies.length ? el("p", { class: "muted" }, "That is about one of the members without a place, as if it came alone.") : null]);
+    drawHelp(helps, [remedies, missing, helping], () => whatHelps({ remedies, missing }, helping));
     refill(why, el("h2", {}, "What it waits for"),
       classes.length ? [el("p", { class: "muted" }, "Why members have no place, after the others were placed", result.domain ? ` in ${result.topology_key} ${result.domain}, the best` : "", ":"),
         tableOf(["Members", "With a place", "For example", "Nodes", "Reason"], body, ["Members", "With a place", "Nodes"])] : null,
