@@ -270,7 +270,7 @@ def test_a_group_says_whose_priority_it_has(priorities: tuple[int, ...], whose: 
     waiting = [a_row(f"second-{at}", group="~second", priority=each) for at, each in enumerate(priorities)]
     summary = summaries([msgspec.structs.replace(rows()[0], priority=-5), *waiting])["second"]
     sentences = list(explained_sentences(ExplainedGroup(summary=summary, now=NOW)))
-    said = f"priority -5 is that of {whose}: a group has the lowest of its PodGroup and its members"
+    said = f"priority -5 is that of {whose}: a group has the lowest priority of its PodGroup and members"
     assert sentences[2:] == ([said] if whose else [])
 
 

@@ -166,26 +166,18 @@ def event_of_group(decision: Decision, group: PodGroup) -> EventRecord | None:
 
 def event_of_state(group: PodGroup, controller: str, reason: str, message: str) -> EventRecord:
     """The Event on a PodGroup that is gated, bound in part, evicted, or has nodes earmarked."""
-    return EventRecord(
-        **_about_group(group, f"{group.uid} {reason} {message}"),
-        controller=controller,
-        type="Warning",
-        reason=reason,
-        action="Scheduling",
-        note=event_text(message),
-    )
+    return _warning(_about_group(group, f"{group.uid} {reason} {message}"), controller, reason, message)
 
 
 def event_without_group(pod: Pod, message: str) -> EventRecord:
-    """The Event on a pod whose PodGroup does not exist, where its owner looks then."""
+    """The Event on a pod whose PodGroup does not exist."""
+    about = {"pod": pod, "name": _name_from(pod.metadata.name, f"{pod.uid} {GATED} {message}")}
+    return _warning(about, pod.spec.scheduler_name, GATED, message)
+
+
+def _warning(about: dict[str, Any], controller: str, reason: str, message: str) -> EventRecord:
     return EventRecord(
-        pod=pod,
-        name=_name_from(pod.metadata.name, f"{pod.uid} {GATED} {message}"),
-        controller=pod.spec.scheduler_name,
-        type="Warning",
-        reason=GATED,
-        action="Scheduling",
-        note=event_text(message),
+        **about, controller=controller, type="Warning", reason=reason, action="Scheduling", note=event_text(message)
     )
 
 

@@ -66,7 +66,8 @@ class QueueingHints:
     def may_help(self, pod: QueuedPod, event: ClusterEvent, old: object, new: object) -> bool:
         """Whether the event may help.
 
-        Any may if no plugin rejected the pod, but only nodes if none was tried; or if a plugin registered no events.
+        If no plugin rejected the pod, any event may, or only nodes if there was none to try. If one of the plugins that
+        rejected it registered no events, any event may.
         """
         if self.awaits_more_victims(pod, old):
             return False
@@ -342,7 +343,7 @@ class _RejectedPods:
         return tuple(groups.values())
 
 
-# Of nodes, or of nodes with another label.
+# A new node, or a node with another label.
 NODES_CAME: Final = ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL)
 
 VICTIM_DELETED: Final = ClusterEvent(Resource.POD, Action.DELETE)

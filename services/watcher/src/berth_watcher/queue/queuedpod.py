@@ -107,8 +107,8 @@ class QueuedPod:
     published: Pod | None = None  # the pod as its latest attempt carries it
     epoch: int = 0  # of the binder that decided the latest attempt; 0 without a Decision
     outcome: Outcome | None = None  # of its last final Decision
-    reason: str = ""  # why it waits, from that Decision: a word, if there is one for it
-    message: str = ""
+    reason: str = ""  # of that Decision, by ``Reason``
+    message: str = ""  # why it waits, from that Decision
     unschedulable_plugins: frozenset[str] = frozenset()  # that rejected it
     decisions_read: int = 0  # sequence up to which its last ranking had read DECISIONS
     node: str = ""  # of the last Decision; after `preempting`, where the victims are
@@ -148,7 +148,7 @@ class QueuedPod:
 
     @property
     def awaits_nodes(self) -> bool:
-        """Whether no node was tried, so that only others may help."""
+        """Whether there was no node to try, so that only other nodes may help."""
         return self.reason == Reason.NO_NODES and not self.unschedulable_plugins
 
     @property

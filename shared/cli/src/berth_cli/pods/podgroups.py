@@ -64,7 +64,7 @@ _OTHERS: Final = "the others have finished or are gone, and pods in their place 
 _BY_LABEL: Final = Dialect.COSCHEDULING
 _SHADOWED: Final = (
     f"{Dialect.UPSTREAM.value} has a PodGroup of this name too: pods that name that one in spec.schedulingGroup are "
-    "not members here, whatever their label says"
+    "members of that one, not of this one"
 )
 _MOST_MEMBERS: Final = 20  # members without --all
 _MOST_NODES: Final = 8  # earmarked nodes that are named
@@ -251,7 +251,7 @@ _NUMBERS: Final = ("BOUND", "WAITING", "MINIMUM", "AGE")
 
 
 def _is_settled(group: GroupSummary) -> bool:
-    """Whether none of its pods wait, and it is not bound in part."""
+    """Whether none of its pods waits, and its minimum is bound or unknown."""
     return group.state in {BOUND, NO_POD_GROUP, EMPTY} and not group.waiting
 
 
@@ -391,7 +391,7 @@ def _priority(summary: GroupSummary) -> str:
     if row is None or all(pod.priority <= row.priority for pod in summary.waiting):
         return ""
     lowest = next((f"its member {pod.name}" for pod in summary.waiting if pod.priority == row.priority), "its PodGroup")
-    return f"priority {row.priority} is that of {lowest}: a group has the lowest of its PodGroup and its members"
+    return f"priority {row.priority} is that of {lowest}: a group has the lowest priority of its PodGroup and members"
 
 
 def _pods_wait(number: int) -> str:

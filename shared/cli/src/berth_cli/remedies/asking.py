@@ -68,7 +68,7 @@ class Advisory:
         return Advice(remedies=remedies_of(pod, self.snapshot, profile, only_errors=is_error))
 
     async def on_group(self, explained: ExplainedGroup) -> Advice:
-        """The advice on one of the members that had no place, which says so; empty if nodes rejected none."""
+        """The advice on one member that had no place, with its name. Empty if no node rejected it."""
         if explained.decision is None or not explained.unplaced:
             return Advice()
         if explained.decision.config != self.digest:

@@ -163,7 +163,8 @@ class NodeLoads:
         self._step_began = -math.inf
         self.now = self._expires = -math.inf
         self.log = RowLog() if log is None else log
-        # What explanations say of rows, until these change or an age in them does: of what is measured, and the whole.
+        # The lines of explanations by row, the part about samples and the whole. A line is kept until the row's load
+        # changes, or the age in one of the lines.
         self.measured_lines: dict[int, str] = {}
         self.lines: dict[int, str] = {}
         self.lines_until = math.inf
@@ -214,7 +215,7 @@ class NodeLoads:
             self._note(moved - changed.nodes - changed.pods)
 
     def _follow_pods(self, changed: ChangedRows) -> None:
-        """Nothing but pods has changed, as in most cycles."""
+        """Follow a change of pods alone, which most cycles find."""
         pods, updated = changed.pods, changed.pods_updated
         moved = [row for sums in self._sums for row in pods if sums.follow(row)]
         if updated:
