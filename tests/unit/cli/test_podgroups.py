@@ -176,7 +176,7 @@ def test_a_group_whose_podgroup_cannot_be_used_waits_for_its_correction():
     [summary] = found.values()
     why = "spec.minMember: the group asks for a minimum of 1000000, more than a plan can take (at most 2000)"
     state = GroupCounts(dialect="scheduling.x-k8s.io", name="second", minimum=10**6, need=10**6, pending=1)
-    row = a_row("~second", "incomplete", message=why, members=state)
+    row = a_row("~second", "unusable", message=why, members=state)
     add_waiting(found, [row, a_row("second-0", group="~second", message=why)])
     explained = ExplainedGroup(summary=summary, now=NOW, detail=QueuedPodDetail(pod=row))
     assert (summary.state, summary.message) == ("unusable", why)

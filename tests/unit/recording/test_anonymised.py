@@ -58,7 +58,7 @@ from berth.framework.status import CycleState
 from berth.messages.attempts import Decision, Outcome, Ranked
 from berth.messages.encoding import decode, encode
 from berth.messages.mirror import MirrorEntry, decode_entry, encode_entry
-from berth.messages.queue import IN_FLIGHT, INCOMPLETE, QUEUES, WaitingPod
+from berth.messages.queue import IN_FLIGHT, INCOMPLETE, QUEUES, UNUSABLE, WaitingPod
 from berth.messages.subjects import Attempt, Term
 from berth.plugins.factory import Args, PluginFactory, with_args
 from berth.profiles.configuration import profiles_of
@@ -514,7 +514,7 @@ def test_who_waits_has_no_names_and_what_it_waits_for_is_kept():
 
 def test_every_stage_of_a_pod_that_waits_is_kept():
     mask = Mask()
-    for stage in (*Stage, *QUEUES, IN_FLIGHT, INCOMPLETE):
+    for stage in (*Stage, *QUEUES, IN_FLIGHT, INCOMPLETE, UNUSABLE):
         assert mask.text(stage) == stage
 
 

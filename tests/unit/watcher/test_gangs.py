@@ -12,7 +12,7 @@ from berth.api.pod import Pod
 from berth.api.podgroups import GROUP_LABEL, CoschedulingPodGroup, CoschedulingSpec, Dialect
 from berth.kube.listwatch import Current, Deleted, Listed
 from berth.messages.attempts import Outcome, Positions, Preemption, Reason, Victim
-from berth.messages.queue import GROUPED, INCOMPLETE, WITH_GROUP, GroupCounts, PageRequest, PodRequest
+from berth.messages.queue import GROUPED, INCOMPLETE, UNUSABLE, WITH_GROUP, GroupCounts, PageRequest, PodRequest
 from berth_watcher.events import (
     AttemptLookedUp,
     CountWholeGroup,
@@ -797,6 +797,12 @@ def test_a_group_is_a_row_of_the_queue_and_its_pods_name_it():
         **{f"gang-{number}": (GANG, True) for number in range(3)},
         "web": ("", False),
     }
+
+
+def test_a_group_whose_podgroup_has_a_fault_is_unusable_in_the_queue():
+    watcher = a_watcher(a_pod_group(minimum=10**6), *members(2))
+    [row] = [row for row in watcher.core.answers.page(PageRequest(), watcher.now).pods if row.name == GANG]
+    assert (row.queue, row.stage) == (UNUSABLE, GROUPED)
 
 
 def test_a_member_with_scheduling_gates_names_them_whatever_its_group_does():

@@ -23,6 +23,7 @@ from berth.messages.groupattempts import subject_name
 from berth.messages.queue import (
     IN_FLIGHT,
     INCOMPLETE,
+    UNUSABLE,
     WITH_GROUP,
     GroupCounts,
     Helping,
@@ -181,8 +182,8 @@ class QueueAnswers:
 
 
 def _queue_of(queued: QueuedPod) -> str:
-    if queued.is_group and queued.stage is Stage.GROUPED:
-        return INCOMPLETE
+    if isinstance(queued, GroupEntry) and queued.stage is Stage.GROUPED:
+        return UNUSABLE if queued.form.problems else INCOMPLETE
     return QUEUES.get(queued.stage, IN_FLIGHT)
 
 

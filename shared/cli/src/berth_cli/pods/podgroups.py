@@ -35,7 +35,7 @@ from berth.messages.attempts import ClassResult, Decision, GroupResult
 from berth.messages.earmarks import Earmark
 from berth.messages.encoding import decode
 from berth.messages.groupattempts import group_named, subject_name
-from berth.messages.queue import INCOMPLETE, WITH_GROUP, QueueAnswer, QueuedPodDetail, WaitingPod
+from berth.messages.queue import INCOMPLETE, UNUSABLE, WITH_GROUP, QueueAnswer, QueuedPodDetail, WaitingPod
 from berth_cli.mirror import open_mirror
 from berth_cli.options import NotFoundError, PodName
 from berth_cli.pods.timeline import reason_text
@@ -57,8 +57,6 @@ BOUND: Final = "bound"
 PARTIAL: Final = "partly gone"
 NO_POD_GROUP: Final = "no PodGroup"
 EMPTY: Final = "no pods"
-# Its PodGroup has a fault, for which its pods wait.
-UNUSABLE: Final = "unusable"
 
 _OTHERS: Final = "the others have finished or are gone, and pods in their place are tried as they come"
 _BY_LABEL: Final = Dialect.COSCHEDULING
@@ -109,8 +107,6 @@ class GroupSummary:
 
     @property
     def state(self) -> str:
-        if self.problems and (self.row is not None or self.waiting):
-            return UNUSABLE
         if self.row is not None:
             return self.row.queue
         if any(pod.queue == WITH_GROUP for pod in self.waiting):

@@ -24,8 +24,9 @@ RETRY: Final = "retry"  # the watcher's endpoint for admins
 WITH_GROUP: Final = "with group"  # pods that wait with their PodGroup, whatever the group waits for
 # kube-scheduler's queues, from the pods that are tried next to those that only a person can release, and one more.
 QUEUES: Final = ("active", "backoff", "unschedulable", "gated", WITH_GROUP)
-# In place of a queue, of a PodGroup: it cannot be tried before it has its members.
+# In place of a queue, of a PodGroup: it cannot be tried before it has its members, or before a person corrects it.
 INCOMPLETE: Final = "incomplete"
+UNUSABLE: Final = "unusable"
 # The stage of a pod that waits with its group, and of a group that waits for members.
 GROUPED: Final = "grouped"
 # Instead of a queue: the latest attempt is with scorers or binder, or the watch does not show the pod bound yet.
@@ -63,7 +64,7 @@ class WaitingPod(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str
     uid: str
     profile: str
-    queue: str  # one of QUEUES, IN_FLIGHT, or INCOMPLETE
+    queue: str  # one of QUEUES, IN_FLIGHT, INCOMPLETE, or UNUSABLE
     # The watcher's name for the wait: `awaiting versions` is active after a conflict.
     stage: str
     # Its creation: a pod waits from then on, however often it was tried.
