@@ -146,6 +146,14 @@ def test_an_annotation_names_the_topology_of_a_coscheduling_group(annotations: d
             lambda: coscheduling({}, annotations={TOPOLOGY_ANNOTATION: "a", PREFERRED_TOPOLOGY_ANNOTATION: "b"}),
             "metadata.annotations: want berth/topology or berth/topology-preferred, got both",
         ),
+        (
+            lambda: coscheduling({}, annotations={"berth/topolgy": "rack", "example.com/topology": "rack"}),
+            "metadata.annotations[berth/topolgy]: want berth/topology or berth/topology-preferred",
+        ),
+        (
+            lambda: upstream({"schedulingPolicy": {"basic": {}}}, annotations={TOPOLOGY_ANNOTATION: "rack"}),
+            "metadata.annotations[berth/topology]: want spec.schedulingConstraints.topology, as this dialect has it",
+        ),
         (lambda: upstream({}), "spec.schedulingPolicy: want gang or basic"),
         (lambda: upstream(gang(-1)), "spec.schedulingPolicy.gang.minCount: want 1 or more, got -1"),
         (

@@ -25,6 +25,7 @@ GROUP_LABEL: Final = "scheduling.x-k8s.io/pod-group"
 # Annotations of a Coscheduling PodGroup: the key of a node label whose value all members must, or should, share.
 TOPOLOGY_ANNOTATION: Final = "berth/topology"
 PREFERRED_TOPOLOGY_ANNOTATION: Final = "berth/topology-preferred"
+_OWN_PREFIX: Final = "berth/"
 
 # By version, the condition that says that the minimum of a group is bound.
 SCHEDULED: Final = {"v1beta1": "PodGroupInitiallyScheduled", "v1alpha2": "PodGroupScheduled"}
@@ -215,6 +216,8 @@ def of_upstream(group: UpstreamPodGroup) -> PodGroup:
         problems.append("spec.schedulingPolicy: want gang or basic")
     if spec.parent_composite_pod_group_name:
         problems.append("spec.parentCompositePodGroupName: groups of groups are not scheduled")
+    annotations = group.metadata.annotations or {}
+    problems += _unread(annotations, "want spec.schedulingConstraints.topology, as this dialect has it")
     gang = policy.gang
     return _form(
         Dialect.UPSTREAM,
@@ -264,6 +267,10 @@ def _min_resources(quantities: Quantities | None, problems: list[str]) -> Amount
 
 
 def _annotated_topology(annotations: Mapping[str, str], problems: list[str]) -> Topology | None:
+    problems += _unread(
+        annotations.keys() - {TOPOLOGY_ANNOTATION, PREFERRED_TOPOLOGY_ANNOTATION},
+        f"want {TOPOLOGY_ANNOTATION} or {PREFERRED_TOPOLOGY_ANNOTATION}",
+    )
     required, preferred = annotations.get(TOPOLOGY_ANNOTATION), annotations.get(PREFERRED_TOPOLOGY_ANNOTATION)
     if required is not None and preferred is not None:
         problems.append(
@@ -275,6 +282,12 @@ def _annotated_topology(annotations: Mapping[str, str], problems: list[str]) -> 
         path = f"metadata.annotations[{PREFERRED_TOPOLOGY_ANNOTATION}]"
         return _topology(preferred, path, problems, required=False)
     return None
+
+
+def _unread(annotations: Iterable[str], wanted: str) -> list[str]:
+    """A problem for each of berth's annotations among these: left out, a group would be placed without its rack."""
+    named = sorted(each for each in annotations if each.startswith(_OWN_PREFIX))
+    return [f"metadata.annotations[{each:.80}]: {wanted}" for each in named]
 
 
 def _constrained_topology(constraints: SchedulingConstraints | None, problems: list[str]) -> Topology | None:
