@@ -207,8 +207,8 @@ persistentvolumeclaims place placed please plugin ports possible preempted preem
 recovering rejected requested requests resource resources room rules s sample samples satisfied satisfy saturated
 schedule score scorer scorers second seconds see seen selector server since so some space spread still t taints tenant
 than that the their them then there these they this time to tolerate tolerated too took translate unbound undecodable
-under unresolvable until untolerated unusable used variable versions very victim victims view violate volumes waited waiting
-want was watch watcher were what when where which while why will with without would written yet
+under unresolvable until untolerated unusable used variable versions very victim victims view violate volumes waited
+waiting want was watch watcher were what when where which while why will with without would written yet
 """
 # Of expressions that select devices.
 _EXPRESSIONS: Final = """
