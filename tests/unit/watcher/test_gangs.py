@@ -280,9 +280,9 @@ def test_a_group_that_has_failed_falls_behind_equals_that_came_later():
 
 
 def just_tried() -> WatcherUnderTest:
-    """The group ``old`` has failed and was tried again at once, when a node came; then another one came."""
+    """The group ``old`` has failed, and was tried again twice, when nodes came; then another one came."""
     watcher = a_watcher(a_pod_group("old", 2), *members(2, "old", age_seconds=100), a_pod_group(minimum=2))
-    for node in ("n2", "n3"):
+    for node in ("n2", "n3", "n4"):
         watcher.decide("~old", Outcome.UNSCHEDULABLE, blockers=["NodeResourcesFit"], positions=covering(watcher))
         watcher.advance(0.1)
         watcher.show(a_node(node, cpu="64"))
@@ -292,34 +292,34 @@ def just_tried() -> WatcherUnderTest:
 def test_a_group_that_has_just_been_tried_goes_before_an_equal_that_comes_with_the_room():
     """Else a group that comes again as soon as it has ended takes its room each time."""
     watcher = just_tried()
-    assert len(watcher.groups_published) == 2
+    assert len(watcher.groups_published) == 3
     watcher.show(*members(2))
-    assert names(watcher, 2) == ["old-0", "old-1"]
-    assert len(watcher.groups_published) == 3, "another scorer could place the one that comes before the other"
+    assert names(watcher, 3) == ["old-0", "old-1"]
+    assert len(watcher.groups_published) == 4, "another scorer could place the one that comes before the other"
     watcher.advance(HEAD_START_SECONDS)
-    assert names(watcher, 3) == ["gang-0", "gang-1"]
+    assert names(watcher, 4) == ["gang-0", "gang-1"]
 
 
 def test_a_group_gives_way_once_however_often_others_are_helped():
     watcher = just_tried()
     watcher.show(*members(2))
     watcher.decide("~old", Outcome.UNSCHEDULABLE, blockers=["NodeResourcesFit"], positions=covering(watcher))
-    watcher.show(a_node("n4", cpu="64"))
+    watcher.show(a_node("n5", cpu="64"))
     watcher.advance(HEAD_START_SECONDS)
-    assert [names(watcher, place) for place in (3, 4)] == [["old-0", "old-1"], ["gang-0", "gang-1"]]
+    assert [names(watcher, place) for place in (4, 5)] == [["old-0", "old-1"], ["gang-0", "gang-1"]]
 
 
 def test_a_group_that_has_just_been_tried_does_not_go_before_the_rest_of_a_begun_one():
     watcher = just_tried()
     watcher.show(bound(a_member("gang-0")), a_member("gang-1"))
-    assert [names(watcher, place) for place in range(2, len(watcher.groups_published))] == [["gang-1"]]
+    assert [names(watcher, place) for place in range(3, len(watcher.groups_published))] == [["gang-1"]]
 
 
 @pytest.mark.parametrize("fresh", [{"priority": 100}, {"age_seconds": 50}], ids=["more important", "complete earlier"])
 def test_a_group_that_has_just_been_tried_does_not_go_before_one_whose_place_is_before_it(fresh):
     watcher = just_tried()
     watcher.show(*members(2, **fresh))
-    assert [names(watcher, place) for place in range(2, len(watcher.groups_published))] == [["gang-0", "gang-1"]]
+    assert [names(watcher, place) for place in range(3, len(watcher.groups_published))] == [["gang-0", "gang-1"]]
 
 
 def test_a_group_whose_plan_took_long_goes_before_none_that_comes():
@@ -338,7 +338,7 @@ def test_a_group_that_backs_off_after_an_error_goes_before_none_that_comes():
     watcher.advance(1.1)
     watcher.decide("~old", Outcome.ERROR)
     watcher.show(*members(2, age_seconds=-5))
-    assert names(watcher, 3) == ["gang-0", "gang-1"]
+    assert names(watcher, 4) == ["gang-0", "gang-1"]
 
 
 def test_a_group_larger_than_the_window_goes_alone():
@@ -707,18 +707,30 @@ def test_nothing_is_kept_of_a_group_that_goes_in_the_slice_in_which_its_pods_go(
     assert not watcher.core._grouping._last
 
 
-def test_the_back_off_of_a_group_that_proposals_keep_out_ends_early_again_after_a_second():
-    """As a pod's: the room of those that were proposed may be free by then, and a rival would take it each time."""
+@pytest.mark.parametrize(
+    ("decision", "eighths"),
+    [
+        pytest.param(
+            {"outcome": Outcome.UNSCHEDULABLE, "blockers": ["NodeResourcesFit"]}, [0, 1, 2, 9, 10, 17, 18], id="no room"
+        ),
+        pytest.param(
+            {"outcome": Outcome.CONFLICT, "reason": Reason.PROPOSALS}, [0, 1, 2, 8, 9, 16, 17], id="only proposals"
+        ),
+    ],
+)
+def test_the_back_off_of_a_group_ends_early_twice_a_second_while_events_may_help_it(
+    decision: dict[str, Any], eighths: list[int]
+):
+    """A Job's end is many events: at the first there is too little room, and a second later a rival has it."""
     watcher = a_watcher(a_pod_group(minimum=2), *members(2))
-    watcher.decide(GANG, Outcome.CONFLICT, reason=Reason.PROPOSALS)
-    watcher.advance(0.1)
-    for failures in (2, 3):
-        assert len(watcher.groups_published) == failures
-        watcher.decide(GANG, Outcome.CONFLICT, reason=Reason.PROPOSALS)
-        watcher.advance(0.8)
-        assert len(watcher.groups_published) == failures
-        watcher.advance(0.3)
-    assert len(watcher.groups_published) == 4
+    tried = []
+    for eighth in range(20):
+        watcher.show(a_node(f"n{eighth}", cpu="64"))
+        if len(watcher.groups_published) > len(tried):
+            tried.append(eighth)
+            watcher.decide(GANG, positions=covering(watcher), **decision)
+        watcher.advance(1 / 8)
+    assert tried[:7] == eighths
 
 
 # --- a takeover

@@ -210,7 +210,7 @@ def test_a_group_goes_when_its_slots_are_free_or_nothing_is_in_flight_and_pays_a
 @pytest.mark.parametrize(("plan_seconds", "until"), [(0.01, 5.0), (2.0, 20.0), (100.0, 60.0)])
 def test_back_off_lasts_ten_times_the_last_plan(plan_seconds: float, until: float):
     entry = an_entry(4, backoff_until=5.0)
-    entry.back_off_for(plan_seconds, 1.0, 0.0)
+    entry.back_off_for(plan_seconds, 0.0)
     assert entry.backoff_until == until
 
 

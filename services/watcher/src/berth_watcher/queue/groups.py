@@ -29,7 +29,7 @@ from berth.api.podgroups import (
 from berth.api.resources import pod_requests
 from berth.messages.attempts import DecisionSummary, Outcome
 from berth.messages.groupattempts import subject_name
-from berth_watcher.queue.queuedpod import QueuedPod, created_at, time_in
+from berth_watcher.queue.queuedpod import NEVER, QueuedPod, created_at, time_in
 
 # Seconds for which the room of a lost member is left to its replacement: a fresh group would have it some milliseconds
 # before the replacement exists.
@@ -40,6 +40,9 @@ BEGUN_SECONDS: Final = 10.0
 # Back-off in relation to the last plan: else one group has all scorers.
 PLAN_SHARE: Final = 10
 MOST_BACKOFF_SECONDS: Final = 60.0
+# Seconds after which a back-off that ended early may end early once more: a Job's end is many events, and at the first
+# there is too little room.
+BURST_SECONDS: Final = 0.1
 # Conflicts in a row after which a group goes alone: a plan that takes a second loses to a stream of single pods every
 # time.
 CONFLICTS_TO_GO_ALONE: Final = 2
@@ -144,6 +147,7 @@ class GroupEntry(QueuedPod):
     bound: list[str] = field(default_factory=list)
     victims: frozenset[str] = frozenset()
     rests_until: float = 0.0  # for what its last plan took, monotonic
+    ended_early_before: float = NEVER  # monotonic time of the last but one early end of its back-off
     gives_way_until: float = 0.0  # to groups that have waited longer, monotonic
 
     def record_decision(self, decision: DecisionSummary) -> None:
@@ -175,11 +179,17 @@ class GroupEntry(QueuedPod):
         # Free of charge it would beat pods of other namespaces, and at its full size its own namespace would starve.
         return max(1, min(slots, size)) if may_go else 0
 
-    def back_off_for(self, plan_seconds: float, initial_seconds: float, failed_at: float) -> None:
+    def early_from(self, pause: float) -> float:
+        """As of a pod, though twice within the pause, and not while it rests."""
+        return max(self.ended_early_before + pause, self.ended_early_at + BURST_SECONDS, self.rests_until)
+
+    def end_early(self, now: float) -> None:
+        self.ended_early_before, self.ended_early_at = self.ended_early_at, now
+
+    def back_off_for(self, plan_seconds: float, failed_at: float) -> None:
         """Lengthen the back-off of a failed attempt by what its plan took; events do not end this part early."""
-        self.rests_until = until = failed_at + min(PLAN_SHARE * plan_seconds, MOST_BACKOFF_SECONDS)
-        self.backoff_until = max(self.backoff_until, until)
-        self.ended_early_at = max(self.ended_early_at, until - initial_seconds)
+        self.rests_until = failed_at + min(PLAN_SHARE * plan_seconds, MOST_BACKOFF_SECONDS)
+        self.backoff_until = max(self.backoff_until, self.rests_until)
 
 
 class Groups:

@@ -171,6 +171,13 @@ class QueuedPod:
         required = self.required_positions
         return required if required.cluster >= cluster else msgspec.structs.replace(required, cluster=cluster)
 
+    def early_from(self, pause: float) -> float:
+        """The monotonic time from which its back-off may end early: ``pause`` seconds after it last did."""
+        return self.ended_early_at + pause
+
+    def end_early(self, now: float) -> None:
+        self.ended_early_at = now
+
     def record_failure(self, failure: PluginFailure, now: float) -> None:
         self.failure = str(failure)
         if isinstance(failure, PluginTimeout):

@@ -158,7 +158,8 @@ class Requeue:
 
     def end_back_off(self, pod: QueuedPod) -> None:
         """End the back-off early, because no other pod is active."""
-        pod.ended_early_at, pod.incoming_event = self._clock.now, POP_FROM_BACKOFF
+        pod.end_early(self._clock.now)
+        pod.incoming_event = POP_FROM_BACKOFF
 
     def on_retry_requested(self, pod: QueuedPod) -> None:
         """A person fixed the cause: forget the pod's failures and its plugins' timeouts."""
@@ -326,8 +327,8 @@ class Requeue:
         pod.backoff_until = failed_at.monotonic + self._settings.backoff.after(pod.failures)
 
     def _back_off_after_event(self, pod: QueuedPod) -> Wait:
-        """The back-off of a pod that an event may help may end early, at most once per initial back-off."""
-        early_from = pod.ended_early_at + self._settings.backoff.initial.total_seconds()
+        """The back-off of a pod that an event may help may end early, but not often (``early_from``)."""
+        early_from = pod.early_from(self._settings.backoff.initial.total_seconds())
         if self._clock.now >= early_from:
             return Wait(Stage.BACKOFF, pod.backoff_until, early=True)
         return Wait(Stage.BACKOFF, min(early_from, pod.backoff_until))

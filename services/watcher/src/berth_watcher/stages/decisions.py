@@ -134,8 +134,8 @@ class Decisions:
         entry.at_front = entry.at_front or entry.group.is_begun
         # Else room that was made for the group would stand empty for as long as its victims were searched, ten times.
         if decision.outcome is not Outcome.PREEMPTING and entry.backoff_until > self._clock.now:
-            initial, before = self._settings.requeue.backoff.initial.total_seconds(), entry.backoff_until
-            entry.back_off_for(decision.plan_seconds, initial, decided_at.monotonic)
+            before = entry.backoff_until
+            entry.back_off_for(decision.plan_seconds, decided_at.monotonic)
             if wait is not None:
                 may_end_early = wait.stage is Stage.BACKOFF and (wait.early or wait.due < before)
                 longer = wait._replace(due=max(wait.due, entry.backoff_until))
