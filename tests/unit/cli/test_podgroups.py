@@ -153,6 +153,13 @@ def test_bound_pods_whose_podgroup_is_gone_are_listed():
     assert sorted(key.name for key in groups_of(snapshot)) == ["empty", "second"]
 
 
+def test_a_bound_member_whose_node_is_gone_does_not_wait():
+    snapshot = a_cluster()
+    snapshot.remove_node("node-1")
+    [found] = [each for each in groups_of(snapshot).values() if each.key.name == "first"]
+    assert [each["node"] for each in found.as_json()["members"]] == ["node-0", "node-1", "node-0", "node-1"]
+
+
 def test_a_group_with_its_minimum_is_bound_and_pods_beyond_it_wait():
     alone = {"queue": "unschedulable", "stage": "unschedulable", "group": "~first"}
     later = [a_row(f"first-{number}", message="0/2 nodes are available", **alone) for number in (7, 8)]

@@ -188,15 +188,14 @@ def groups_of(snapshot: Snapshot, namespace: str = "") -> dict[GroupKey, GroupSu
     for earmark in snapshot.earmarks.values():
         if earmark.group in found:
             found[earmark.group].earmark = earmark
-    for row in range(snapshot.size):
-        node = snapshot.node_at(row)
+    for row, node in enumerate(snapshot.rows.names):  # pods keep the name of a Node that is gone
         for placed in snapshot.placed_on_row(row):
             key = group_of(placed.pod)
             if key is None or namespace not in {"", key.namespace}:
                 continue
             if key in found or not snapshot.objects(STRUCTS[key.dialect]).unread:
                 summary = found.setdefault(key, GroupSummary(key=key))
-                summary.placed[placed.pod.metadata.name] = "" if node is None else node.metadata.name
+                summary.placed[placed.pod.metadata.name] = node
     return found
 
 
