@@ -69,7 +69,14 @@ def test_what_is_older_than_the_range_is_forgotten():
     assert seen(item(0, "9"), item(60, "1")).cpu.average == 1000
 
 
-def test_after_a_clock_was_set_back_the_values_begin_anew():
+def test_a_late_answer_is_dropped_alone():
+    """Of two replicas of metrics-server one is behind: the mean is of 1, 3 and 5 cores."""
+    found = seen(item(0, "1"), item(30, "3"), item(15, "9"), item(45, "5"), item(30, "9"))
+    assert (found.cpu.average, found.sampled_at) == (3000, T0 + timedelta(seconds=45))
+    assert seen(item(60, "1"), item(0, "9")).cpu.average == 1000
+
+
+def test_after_a_clock_was_set_back_by_more_than_the_range_the_values_begin_anew():
     found = seen(item(3600, "9"), item(0, "1"), item(15, "3"))
     assert (found.cpu.average, found.sampled_at) == (2000, T0 + timedelta(seconds=15))
 

@@ -156,7 +156,8 @@ class SeenUsage:
 
     def _with(self, node: str, last: UsedAt) -> deque[UsedAt]:
         seen = self._seen.get(node) or deque()
-        if seen and last.at < seen[-1].at:  # by a clock that was set back, or a server that is behind
+        # An older answer, as of a replica that is behind, does not count; further back, a clock was set back.
+        if seen and last.at < seen[-1].at - self._seconds:
             seen.clear()
         if not seen or last.at > seen[-1].at:
             seen.append(last)
