@@ -48,6 +48,7 @@ from harness.fakes.memory_bus import MemoryBus
 from harness.worlds.printed import printed, words
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+NONE = "none is on a node, or waits with a schedulerName of berth's"
 TOO_SMALL = "2 of 4 have a place; 2 like second-2 do not fit: 0/2 nodes are available: 2 Insufficient cpu"
 
 
@@ -127,7 +128,7 @@ def test_groups_say_what_is_bound_and_what_waits():
             "scheduling.k8s.io",
         ],
         ["default/second", "unschedulable", "0", "4", "4", "1", "min", "5", "s", *TOO_SMALL.split()],
-        ["default/empty", "no", "pods", "0", "0", "4"],
+        ["default/empty", "no", "pods", "0", "0", "4", *NONE.split()],
         ["default/first", "bound", "4", "0", "4"],
     ]
 
@@ -361,6 +362,21 @@ async def test_a_group_without_messages_leads_to_berth_why_only_if_there_is_one(
 def test_a_wrong_name_of_a_group_is_not_called_a_pods():
     with pytest.raises(UsageError, match=r"reading the PodGroup 'default/': want NAMESPACE/NAME, or NAME in"):
         parse_pod("default/", is_group=True)
+
+
+async def test_a_group_without_pods_says_which_pods_are_its_own(monkeypatch: pytest.MonkeyPatch):
+    async def only_empty(*_: object) -> tuple[list[GroupSummary], str]:
+        return [summaries()["empty"]], "no watcher leads: see `berth top`"
+
+    monkeypatch.setattr(podgroups, "read_groups", only_empty)
+    bus = MemoryBus()
+    bus.apply()
+    [found] = await explain_groups(await bus.connect(name="test"), "default", "empty")
+    lines = printed(*explained_lines(found), width=200)
+    assert (lines[0], lines[-1]) == (
+        f"default/empty has no pods: {NONE}",
+        "waiting pods are unknown: no watcher leads: see `berth top`",
+    )
 
 
 async def test_a_name_that_groups_of_both_dialects_have_explains_both(monkeypatch: pytest.MonkeyPatch):

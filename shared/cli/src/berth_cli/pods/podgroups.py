@@ -13,6 +13,7 @@ from typing import Final
 
 from rich.console import RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from berth.api.podgroups import (
     CoschedulingPodGroup,
@@ -58,6 +59,8 @@ PARTIAL: Final = "partly gone"
 NO_POD_GROUP: Final = "no PodGroup"
 EMPTY: Final = "no pods"
 
+# Neither mirror nor queue has pods that wait for other schedulers.
+_NONE: Final = "none is on a node, or waits with a schedulerName of berth's"
 _OTHERS: Final = "the others have finished or are gone, and pods in their place are tried as they come"
 _BY_LABEL: Final = Dialect.COSCHEDULING
 _SHADOWED: Final = (
@@ -132,7 +135,8 @@ class GroupSummary:
             return "; ".join(self.problems)
         waiting = sorted(self.waiting, key=lambda pod: pod.queue != WITH_GROUP)  # others say why they wait themselves
         said = (pod.message for pod in (*filter(None, [self.row]), *waiting) if pod.message)
-        why, state = next(said, ""), self.state
+        state = self.state
+        why = next(said, _NONE if state == EMPTY else "")
         if state == PARTIAL:
             return f"{len(self.placed)} of {self.minimum} members are bound, and no pod waits: {_OTHERS}"
         if state == NO_POD_GROUP:
@@ -239,7 +243,11 @@ def summary_lines(
     yield table
     yield from and_more(len(groups) - len(shown))
     if problem:
-        yield plain(f"waiting pods are unknown: {problem}", "yellow")
+        yield _unknown(problem)
+
+
+def _unknown(problem: str) -> Text:
+    return plain(f"waiting pods are unknown: {problem}", "yellow")
 
 
 _NUMBERS: Final = ("BOUND", "WAITING", "MINIMUM", "AGE")
@@ -254,7 +262,8 @@ def _is_settled(group: GroupSummary) -> bool:
 class ExplainedGroup:
     """``detail`` is the watcher's, while pods wait; ``decision`` is the group's last one, at a time on NATS's clock.
 
-    ``is_shadowed``: the other dialect has a group of its name, to which pods that name both belong.
+    ``is_shadowed``: the other dialect has a group of its name, to which pods that name both belong. ``problem``: why
+    the pods that wait are unknown.
     """
 
     summary: GroupSummary
@@ -264,6 +273,7 @@ class ExplainedGroup:
     decision: Decision | None = None
     at: datetime | None = None
     is_shadowed: bool = False
+    problem: str = ""
 
     @property
     def unplaced(self) -> str:
@@ -285,7 +295,10 @@ async def explain_groups(session: Session, namespace: str, name: str) -> list[Ex
     found = [await explain_summary(session, each) for each in groups if each.key.name == name]
     if not found:
         raise no_group(f"{namespace}/{name}", problem)
-    return [replace(each, is_shadowed=len(found) > 1 and each.summary.key.dialect is _BY_LABEL) for each in found]
+    return [
+        replace(each, is_shadowed=len(found) > 1 and each.summary.key.dialect is _BY_LABEL, problem=problem)
+        for each in found
+    ]
 
 
 async def or_group(session: Session, name: PodName, error: NotFoundError) -> NotFoundError:
@@ -331,6 +344,8 @@ def explained_lines(explained: ExplainedGroup, *, every_row: bool = False) -> It
     first, *others = explained_sentences(explained)
     yield plain(first, "bold")
     yield from map(indented, others)
+    if explained.problem:
+        yield _unknown(explained.problem)
     if decision is not None and decision.group is not None:
         yield from _result_lines(decision.group)
     if decision is not None and decision.preemption is not None and decision.preemption.victims:
