@@ -359,6 +359,22 @@ async def test_a_group_without_messages_leads_to_berth_why_only_if_there_is_one(
         await without_messages(session, parse_pod("nosuch"), is_group=True)
 
 
+async def test_an_ordinary_group_without_messages_leads_to_those_of_its_pods(monkeypatch: pytest.MonkeyPatch):
+    solo = GroupSummary(key=GroupKey(Dialect.COSCHEDULING, "default", "gang"), group=a_group(minimum=1))
+
+    async def only_solo(*_: object) -> tuple[list[GroupSummary], str]:
+        return [solo], ""
+
+    monkeypatch.setattr(podgroups, "read_groups", only_solo)
+    bus = MemoryBus()
+    bus.apply()
+    session = await bus.connect(name="test")
+    for trace in ("berth trace POD", "berth trace default/gang-0"):
+        error = await without_messages(session, parse_pod("gang"), is_group=True)
+        assert str(error).endswith(f"is on the bus: its pods are placed one by one, see `{trace}`")
+        solo.placed["gang-0"] = "n1"
+
+
 def test_a_wrong_name_of_a_group_is_not_called_a_pods():
     with pytest.raises(UsageError, match=r"reading the PodGroup 'default/': want NAMESPACE/NAME, or NAME in"):
         parse_pod("default/", is_group=True)

@@ -121,6 +121,11 @@ class GroupSummary:
         return (NO_POD_GROUP if self.group is None else PARTIAL) if self.placed else EMPTY
 
     @property
+    def is_ordinary(self) -> bool:
+        """Whether its pods are scheduled one by one, whatever they request."""
+        return self.group is not None and self.group.is_ordinary({})
+
+    @property
     def problems(self) -> tuple[str, ...]:
         return () if self.group is None else self.group.problems
 
