@@ -27,7 +27,7 @@ from berth_watcher.events import (
 from berth_watcher.metrics import stats_of
 from berth_watcher.queue.answers import PODS_SCANNED
 from berth_watcher.settings import AttemptSettings
-from berth_watcher.stages.groups import HEAD_START_SECONDS
+from berth_watcher.stages.pods import HEAD_START_SECONDS
 from harness.worlds.watcher_world import EPOCH, WatcherUnderTest, a_node, a_pod, attempt
 
 KINDS = ("node", "podgroup", "coschedulingpodgroup", "pod")

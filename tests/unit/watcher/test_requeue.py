@@ -15,6 +15,7 @@ from berth.messages.attempts import Outcome, Positions, Reason
 from berth_watcher.queue import requeue
 from berth_watcher.queue.requeue import MAX_EVENTS, EventLog
 from berth_watcher.settings import AttemptSettings, RequeueSettings
+from berth_watcher.stages.pods import HEAD_START_SECONDS
 from berth_watcher.store import ObjectStore
 from harness.builders.objects import pod_requesting
 from harness.worlds.watcher_world import KINDS, WatcherUnderTest, a_node, a_pod
@@ -83,10 +84,43 @@ def test_back_offs_that_end_early_leave_most_of_the_window_free():
         rejected(watcher, f"p{n}")
 
     watcher.show(a_node("n1"))
+    watcher.advance(HEAD_START_SECONDS)
     assert watcher.pods_published[6:] == ["p5", "p4"]  # a quarter of eight, the most important first
     rejected(watcher, "p5")
+    watcher.advance(HEAD_START_SECONDS)
 
     assert watcher.pods_published[6:] == ["p5", "p4", "p3"]
+
+
+def two_that_wait() -> WatcherUnderTest:
+    """Two pods that have failed, and an event that may help both."""
+    watcher = WatcherUnderTest().lead(a_pod("low"), a_pod("high", priority=1))
+    rejected(watcher, "high")
+    rejected(watcher, "low")
+    watcher.show(a_node("n1"))
+    return watcher
+
+
+def test_of_two_pods_that_wait_for_one_room_the_more_important_is_decided_first():
+    """Published together, the other one would have the room whenever its scorer is faster."""
+    watcher = two_that_wait()
+    assert watcher.pods_published[2:] == ["high"]
+    watcher.decide("high", Outcome.BOUND)
+    assert watcher.pods_published[2:] == ["high", "low"]
+
+
+def test_a_pod_gives_way_to_a_more_important_one_for_a_tenth_of_a_second():
+    watcher = two_that_wait()
+    assert watcher.core.due() == watcher.now + HEAD_START_SECONDS
+    watcher.advance(HEAD_START_SECONDS)
+    assert watcher.pods_published[2:] == ["high", "low"]
+
+
+def test_a_pod_that_was_not_tried_yet_gives_way_to_none():
+    watcher = two_that_wait()
+    watcher.decide("high", Outcome.BOUND)
+    watcher.show(a_pod("fresh", priority=-1))
+    assert watcher.pods_published[2:] == ["high", "low", "fresh"]
 
 
 @pytest.mark.parametrize("window_floor", [1, 2, 3])

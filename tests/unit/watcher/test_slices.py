@@ -151,6 +151,7 @@ def test_namespaces_take_turns_among_equal_pods_that_wake_at_the_same_event():
     watcher.published.clear()
 
     watcher.show(a_node("n1"))
+    watcher.decide("urgent", Outcome.BOUND)
 
     assert watcher.pods_published == ["urgent", "many-0", "few-0", "many-1", "few-1", "many-2", "many-3"]
 

@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from berth.api.pod import Pod, is_bound, is_finished, name_of
+from berth.api.pod import Pod, is_bound, is_finished, name_of, priority_of
 from berth.api.podgroups import MOST_MEMBERS
 from berth.api.podlimits import MOST_BYTES, cycle_milliseconds
 from berth.errors import DecodeError
@@ -77,6 +77,7 @@ class Attempts:
         self.stalled = StalledAttempts(profiles)
         self._not_stored: set[str] = set()
         self._held: dict[str, _Held] = {}  # by uid, pods whose latest attempts a work queue has held
+        self._retried: dict[str, QueuedPod] = {}  # by uid, those in flight whose attempt before this one failed
         # Sequence of the bucket cluster at which the takeover's mirror is stored; every scorer must have read it.
         self.takeover_position = 0
         self.progress = 0  # publishes and look-ups: a counter of progress
@@ -100,13 +101,23 @@ class Attempts:
     def acquire(self, queued: QueuedPod) -> int:
         """Acquire the pod's slots in the window; returns their number."""
         slots = slots_of(queued)
+        if queued.failures:
+            self._retried[queued.uid] = queued
         self.window.acquire(queued.uid, queued.profile, slots)
         return slots
 
     def release(self, queued: QueuedPod) -> Sequence[Effect]:
         """Release the pod's slots after a final Decision or ``waiting``, which has no time limit."""
         self.window.release(queued.uid)
+        self._retried.pop(queued.uid, None)
         return self.stalled.ended(queued.uid)
+
+    def retries_before(self, queued: QueuedPod) -> bool:
+        """Whether one of higher priority in its profile is in flight whose attempt before had failed."""
+        priority = priority_of(queued.pod)
+        return any(
+            each.profile == queued.profile and priority_of(each.pod) > priority for each in self._retried.values()
+        )
 
     def end(self, queued: QueuedPod) -> Sequence[Effect]:
         self._not_stored.discard(queued.uid)

@@ -10,11 +10,9 @@ from berth_watcher.events import CountWholeGroup, Effect
 from berth_watcher.grouping import form_of
 from berth_watcher.queue.groups import GroupEntry, GroupGate, QueuedGroup, Way
 from berth_watcher.queue.queuedpod import Stage
-from berth_watcher.stages.pods import PodStages, QueueParts
+from berth_watcher.stages.pods import HEAD_START_SECONDS, PodStages, QueueParts
 from berth_watcher.store import ObjectChange
 
-# After groups that go before it, a group is published so much later: an attempt takes less.
-HEAD_START_SECONDS: Final = 0.1
 # Stages of a group whose last attempt failed.
 WAITING_IN_VAIN: Final = frozenset({Stage.AWAITING_WATCH, Stage.BACKOFF, Stage.UNSCHEDULABLE})
 
