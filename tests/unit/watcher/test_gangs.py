@@ -105,6 +105,10 @@ def test_groups_are_counted_by_what_they_do():
     assert counts() == {"waiting": 2, "begun": 1, "in flight": 1}
     watcher.show(a_member("torn-2", "torn"))
     assert counts()["in flight"] == 2
+    watcher.show(*map(bound, members(2, "without")))
+    assert counts()["waiting"] == 2
+    watcher.show(a_member("without-2", "without"))
+    assert counts()["waiting"] == 3
 
 
 def test_pods_of_a_group_that_cannot_be_read_say_so_and_keep_no_other_group_waiting():

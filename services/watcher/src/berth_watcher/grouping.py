@@ -122,7 +122,8 @@ class Grouping:
             group = entry.group
             found["in flight" if group.is_in_flight else "begun" if group.is_begun else "waiting"] += 1
         # Pods that name a PodGroup which is not there wait without an entry of it.
-        found["waiting"] += sum(group.group is None and group.way is Way.GATED for group in self._groups)
+        nameless = (each for each in self._groups if each.group is None and each.way is Way.GATED)
+        found["waiting"] += sum(any(map(self._queue.get, each.pods)) for each in nameless)
         return found if any(found.values()) else {}
 
     # --- what happens to pods and PodGroups
