@@ -172,6 +172,16 @@ def test_the_explanation_has_both_resources():
     )
 
 
+def test_the_explanation_names_a_statistic_other_than_the_average():
+    how = args(resource_weights={"cpu": 1}, statistic="p95")
+    snapshot = cluster(how, a=percents(10, p95=5000.0), b=None)
+    snapshot.place(using("x", cpu="235m"), "a")
+    assert explained(how, snapshot) == {
+        "a": "50 % of CPU used (p95), sample 0 s old, 1 newcomer estimated at 2 %",
+        "b": "CPU counted as the mean: 50 % of CPU used (p95), no sample",
+    }
+
+
 def test_a_proposed_pod_that_is_bound_changes_scores_only_if_a_sample_shows_it():
     how = args()
     snapshot = cluster(how, b=percents(50), **{f"n{number}": percents(50) for number in range(9)})

@@ -19,7 +19,7 @@ from berth.plugins.nodeload.trimaran import LoadVariationRiskBalancing, TargetLo
 from berth.plugins.registry import BUILT_IN
 from berth.profiles.configuration import profiles_of
 from harness.builders.loads import NOW, measured, percents, points, using
-from harness.builders.objects import a_container, a_pod, first_attempt
+from harness.builders.objects import a_container, a_node, a_pod, first_attempt
 from harness.builders.profiles import profile_of
 
 CORE = using(limits={"cpu": "1"}, memory="1Gi")  # 10 % of a node
@@ -146,6 +146,31 @@ def test_a_node_whose_deviation_alone_has_changed_is_scored_again():
         found = rank(pod, snapshot, profile, attempt=first_attempt(pod)).candidates
         assert [each.node for each in found] == [best, other]
         snapshot.live.set_sample(readings[0].query.token, "b", percents(50, 10, deviation=8000.0))
+
+
+def test_the_explanation_has_the_deviation_and_follows_it():
+    how, pod = LoadVariationRiskBalancingArgs(), using(cpu="1", memory="0")
+    readings, profile = balancing_readings(how), profile_of(LoadVariationRiskBalancing(how))
+    snapshot = measured({"a": percents(40, 10, deviation=4000.0), "b": percents(40, 10, deviation=0.0)}, *readings)
+    snapshot.set_node(a_node("c", cpu="10", memory="10Gi"))
+
+    def explained() -> dict[str, str]:
+        found = rank(pod, snapshot, profile, attempt=first_attempt(pod)).candidates
+        return {each.node: each.details["LoadVariationRiskBalancing"] for each in found}
+
+    memory = "10 % (deviation 0 %) of memory used"
+    unknown = "CPU and memory counted as the mean: 40 % (deviation {} %) of CPU and " + memory + ", no sample"
+    assert explained() == {
+        "a": f"40 % (deviation 40 %) of CPU and {memory}, sample 0 s old",
+        "b": f"40 % (deviation 0 %) of CPU and {memory}, sample 0 s old",
+        "c": unknown.format(20),
+    }
+    snapshot.live.set_sample(readings[0].query.token, "b", percents(40, 10, deviation=8000.0))
+    assert explained() == {
+        "a": f"40 % (deviation 40 %) of CPU and {memory}, sample 0 s old",
+        "b": f"40 % (deviation 80 %) of CPU and {memory}, sample 0 s old",
+        "c": unknown.format(60),
+    }
 
 
 FILE = """\

@@ -145,7 +145,7 @@ class NodeLoads:
         ``log``: of the rows whose load has changed, for all loads that a reader reads.
         """
         self._snapshot = snapshot
-        self._statistic = reading.statistic
+        self.statistic = reading.statistic
         self._samples = snapshot.live.samples(reading.query.token)
         self._maximum_age = reading.maximum_age.total_seconds()
         self._range = reading.query.time_range.total_seconds()
@@ -342,7 +342,7 @@ class NodeLoads:
 
     def measured(self, resource: MeasuredResource, statistic: Statistic | None = None) -> Measured:
         """By the reading's statistic, or another one of its query."""
-        asked = resource, statistic or self._statistic
+        asked = resource, statistic or self.statistic
         known = self._measured.get(asked)
         if known is None:
             known = self._measured[asked] = self._measure(*asked)

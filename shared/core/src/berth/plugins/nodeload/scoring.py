@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from berth.api.config.nodeload.queries import MEASURED, LoadReading, MeasuredResource, Statistic
+from berth.api.config.nodeload.queries import AVERAGE, MEASURED, LoadReading, MeasuredResource, Statistic
 from berth.api.pod import Pod
 from berth.cluster.nodes import NodeInfo, Nodes
 from berth.cluster.pods import EquivalenceClass
@@ -61,6 +61,9 @@ class LoadScore(VectorScorePlugin, VectorExplainingPlugin, LivePlugin):
 
     # The resources that the formula reads.
     resources: Sequence[MeasuredResource]
+
+    # A statistic that the formula reads beside the loads' own.
+    second_statistic: Statistic | None = None
 
     @abstractmethod
     def loads_for(self, pod: Pod, snapshot: Snapshot) -> NodeLoads:
@@ -130,7 +133,7 @@ class LoadScore(VectorScorePlugin, VectorExplainingPlugin, LivePlugin):
         if not terms:
             return [left_out] * len(nodes)
         kept = loads.lines
-        lines = [kept.get(row) or _new_line(row, loads, terms) for row in nodes.rows.tolist()]
+        lines = [kept.get(row) or _new_line(row, loads, terms, self.second_statistic) for row in nodes.rows.tolist()]
         return [f"{line}; {left_out}" for line in lines] if left_out else lines
 
 
@@ -175,35 +178,42 @@ class Loads:
         return self.used[resource] / self.allocatable[resource]
 
 
-def _new_line(row: int, loads: NodeLoads, terms: Sequence[Term]) -> str:
+def _new_line(row: int, loads: NodeLoads, terms: Sequence[Term], second: Statistic | None) -> str:
     """``71 % of CPU used, sample 12 s old, 2 newcomers estimated at 4 %``, which is kept until it changes."""
     text = loads.measured_lines.get(row)
     if text is None:
-        text = loads.measured_lines[row] = _measured_line(row, loads, terms)
+        text = loads.measured_lines[row] = _measured_line(row, loads, terms, second)
     if count := loads.newcomers_on(row):
         pods = "newcomer" if count == 1 else "newcomers"
-        shares = [
-            f"{100 * newcomers.item(row) / allocatable.item(row):.0f} %" for _, _, _, newcomers, allocatable, _ in terms
-        ]
+        shares = [_percent(row, newcomers, allocatable) for _, _, _, newcomers, allocatable, _ in terms]
         text = f"{text}, {count} {pods} estimated at {' and '.join(shares)}"
     loads.lines[row] = text
     return text
 
 
-def _measured_line(row: int, loads: NodeLoads, terms: Sequence[Term]) -> str:
+def _measured_line(row: int, loads: NodeLoads, terms: Sequence[Term], second: Statistic | None) -> str:
     unknown, used = [], []
     for resource, _, measured, _, allocatable, known in terms:
         if not known.item(row):
             unknown.append(WORDS[resource])
-        used.append(f"{100 * measured.item(row) / allocatable.item(row):.0f} % of {WORDS[resource]}")
+        share = _percent(row, measured, allocatable)
+        if second is not None:
+            share += f" ({second} {_percent(row, loads.measured(resource, second).amount, allocatable)})"
+        used.append(f"{share} of {WORDS[resource]}")
     text = f"{' and '.join(unknown)} counted as the mean: " if unknown else ""
-    text += " and ".join(used)
+    text += f"{' and '.join(used)} used"
+    if loads.statistic != AVERAGE:
+        text += f" ({loads.statistic})"
     sampled_at = loads.sampled_at(row)
     if math.isnan(sampled_at):
-        return f"{text} used, no sample"
+        return f"{text}, no sample"
     age = round(max(loads.now - sampled_at, 0.0))
     loads.lines_until = min(loads.lines_until, sampled_at + age + 0.5)
-    return f"{text} used, sample {age} s old"
+    return f"{text}, sample {age} s old"
+
+
+def _percent(row: int, amount: Amount, allocatable: Amount) -> str:
+    return f"{100 * amount.item(row) / allocatable.item(row):.0f} %"
 
 
 def _left_out(resource: MeasuredResource, loads: NodeLoads, known: Sequence[MeasuredResource]) -> str:

@@ -86,14 +86,14 @@ class LoadVariationRiskBalancing(OneReadingScore):
         self._margin = args.safe_variance_margin if args.safe_variance_margin >= 0 else 1.0
         self._sensitivity = args.safe_variance_sensitivity if args.safe_variance_sensitivity >= 0 else 1.0
         reading, deviations = balancing_readings(args)
-        self._deviation = deviations.statistic
+        self.second_statistic = deviations.statistic
         super().__init__(reading, MEASURED, requested)
 
     def points(self, pod: Pod, nodes: Nodes, loads: Loads) -> Amount:
         of_nodes = self.loads_for(pod, nodes.snapshot)
         scores = []
         for resource in loads.used:
-            measured = of_nodes.measured(resource, self._deviation)
+            measured = of_nodes.measured(resource, self.second_statistic)
             share = np.clip(nodes.take(measured.amount) / nodes.take(measured.allocatable), 0.0, 1.0)
             risk = (np.clip(loads.share(resource), 0.0, 1.0) + self._of_deviation(share)) / 2
             scores.append((1 - risk) * 100)
@@ -103,7 +103,7 @@ class LoadVariationRiskBalancing(OneReadingScore):
     def points_of(self, row: int, loads: NodeLoads, usages: Mapping[MeasuredResource, Usage]) -> float:
         lower = 100.0
         for resource, (used, allocatable) in usages.items():
-            measured = loads.measured(resource, self._deviation)
+            measured = loads.measured(resource, self.second_statistic)
             deviation = min(max(measured.amount.item(row) / measured.allocatable.item(row), 0.0), 1.0)
             # numpy's powers, which may differ from Python's in the last digit.
             root = (
