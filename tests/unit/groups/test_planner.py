@@ -168,8 +168,8 @@ def test_a_group_that_began_in_two_racks_goes_where_most_of_it_is_and_says_so():
     )
     assert racks_of(found) == {"r2": 2}
     assert found.note == (
-        "1 bound members are on nodes without the label rack; "
-        "its bound members are in 2 domains of rack: 1 in r0, 2 in r2"
+        "1 bound member is on a node without the label rack: d on bare; "
+        "its bound members are in 2 domains of rack: 1 in r0 (a on r0n0), 2 in r2"
     )
 
 

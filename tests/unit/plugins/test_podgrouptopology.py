@@ -94,11 +94,15 @@ def test_members_on_a_node_without_the_label_are_said_and_decide_nothing():
     snapshot.set_node(a_node("bare", cpu="8"))
     for name in ("m3", "m4", "m5"):
         snapshot.place(member(name), "bare")
+    going = member("m0")
+    metadata = msgspec.structs.replace(going.metadata, deletion_timestamp="2026-01-01T00:00:00Z")
+    snapshot.place(msgspec.structs.replace(going, metadata=metadata), "bare")
     assert candidates(member("further"), snapshot) == ["r1n0"]
     home = home_of(member("further"), snapshot)
     assert home is not None
     assert home.sentence == (
-        "the pod is kept to rack r1, where its group runs; 3 bound members are on nodes without the label rack"
+        "the pod is kept to rack r1, where its group runs; "
+        "3 bound members are on nodes without the label rack: m3 on bare, ..."
     )
 
 

@@ -1,16 +1,12 @@
-"""Where the placed members of each group are, and the domain of a topology label that they make the group's own."""
+"""Where the placed members of each group are."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
-
-import numpy as np
-import numpy.typing as npt
 
 from berth.api.pod import Pod
 from berth.api.podgroups import GroupKey, group_of
-from berth.cluster.columns import ABSENT
 
 _NO_ROWS: Final[Mapping[int, int]] = {}
 
@@ -40,25 +36,3 @@ class GroupMembers:
             del rows[row]
             if not rows:
                 del self._rows[key]
-
-
-def home_domain(
-    rows: Mapping[int, int], codes: npt.NDArray[np.int32], names: Sequence[str], key: str
-) -> tuple[int | None, str]:
-    """The domain of a group's members, the one with most of them; None without one. And what is odd about it.
-
-    ``rows``: the number of members on each row. ``codes``: int32[rows], each row's domain, or ABSENT.
-    """
-    counts: dict[int, int] = {}
-    for row, count in rows.items():
-        code = int(codes[row])
-        counts[code] = counts.get(code, 0) + count
-    outside = counts.pop(ABSENT, 0)
-    notes = [f"{outside} bound members are on nodes without the label {key}"] if outside else []
-    if not counts:
-        return None, "; ".join(notes)
-    home = min(counts, key=lambda code: (-counts[code], names[code]))
-    if len(counts) > 1:
-        listed = ", ".join(f"{counts[code]} in {names[code]}" for code in sorted(counts, key=lambda code: names[code]))
-        notes.append(f"its bound members are in {len(counts)} domains of {key}: {listed}")
-    return home, "; ".join(notes)

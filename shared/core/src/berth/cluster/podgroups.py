@@ -1,4 +1,4 @@
-"""PodGroups by the name that pods have for them, and the pods that name each.
+"""PodGroups by the name that pods have for them, the pods that name each, and the domain in which a group runs.
 
 A pod belongs to the group of that name, whatever uid it has: controllers remake a PodGroup under living pods. Finished
 pods stay members until they are deleted, because succeeded ones may count.
@@ -6,8 +6,12 @@ pods stay members until they are deleted, because succeeded ones may count.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from typing import Final, TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 from berth.api.kinds import COSCHEDULING_POD_GROUP, POD_GROUP
 from berth.api.pod import Pod
@@ -21,6 +25,7 @@ from berth.api.podgroups import (
     of_coscheduling,
     of_upstream,
 )
+from berth.cluster.columns import ABSENT
 from berth.cluster.snapshot import Objects, Snapshot
 
 _G = TypeVar("_G", CoschedulingPodGroup, UpstreamPodGroup)
@@ -127,3 +132,40 @@ class PodGroups:
 
 def _ignore(_key: GroupKey) -> None:
     pass
+
+
+def home_domain(
+    snapshot: Snapshot,
+    key: str,
+    rows: Mapping[int, int],
+    codes: npt.NDArray[np.int32],
+    is_member: Callable[[Pod], bool],
+) -> tuple[int | None, str]:
+    """The domain of a group's bound members, the one with most of them; None without one. And what is odd about it.
+
+    ``rows``: the number of members on each row. ``codes``: int32[rows], each row's domain of the label ``key``, or
+    ABSENT.
+    """
+
+    def named(code: int) -> str:
+        """One of the members there and its node."""
+        row = min((row for row in rows if codes[row] == code), key=lambda row: snapshot.rows.names[row])
+        pod = min(placed.pod.metadata.name for placed in snapshot.placed_on_row(row) if is_member(placed.pod))
+        return f"{pod} on {snapshot.rows.names[row]}{', ...' if counts[code] > 1 else ''}"
+
+    names, counts = snapshot.label_column(key).values, Counter[int]()
+    for row, count in rows.items():
+        counts[int(codes[row])] += count
+    notes = []
+    if outside := counts[ABSENT]:
+        are = "1 bound member is on a node" if outside == 1 else f"{outside} bound members are on nodes"
+        notes.append(f"{are} without the label {key}: {named(ABSENT)}")
+    domains = sorted(counts.keys() - {ABSENT}, key=lambda code: names[code])
+    home = max(domains, key=lambda code: counts[code], default=None)
+    if len(domains) > 1:
+        elsewhere = next(code for code in domains if code != home)
+        listed = (
+            f"{counts[code]} in {names[code]}{f' ({named(code)})' if code == elsewhere else ''}" for code in domains
+        )
+        notes.append(f"its bound members are in {len(domains)} domains of {key}: {', '.join(listed)}")
+    return home, "; ".join(notes)

@@ -19,8 +19,8 @@ from berth.api.pod import Pod
 from berth.api.resources import CPU, counted
 from berth.api.selectors import AffinityTermKind, PodSelector
 from berth.cluster.columns import ABSENT
-from berth.cluster.groupmembers import home_domain
 from berth.cluster.nodes import Amount, Mask
+from berth.cluster.podgroups import home_domain
 from berth.cluster.pods import PlacedPod
 from berth.cluster.snapshot import Snapshot
 from berth.cluster.topologycounts import LabelItems, label_items
@@ -76,7 +76,7 @@ def domains_of(question: GroupQuestion, classes: Sequence[GroupClass], snapshot:
     codes = np.where(every, column.codes[: snapshot.size], ABSENT)
     bounds = _Bounds(question, classes, snapshot, codes, len(column.values))
     outside = None if required else every.copy()
-    home, note = _home(question, snapshot, codes, column.values, key)
+    home, note = _home(question, snapshot, codes, key)
     if home is not None and required:
         domain = Domain(name=column.values[home], rows=codes == home, bound=bounds.of(home))
         return _one(bounds, domain, key, home, note)
@@ -299,11 +299,12 @@ def _still_asked(question: GroupQuestion, snapshot: Snapshot) -> dict[str, int]:
 
 
 def _home(
-    question: GroupQuestion, snapshot: Snapshot, codes: npt.NDArray[np.int32], names: Sequence[str], key: str
+    question: GroupQuestion, snapshot: Snapshot, codes: npt.NDArray[np.int32], key: str
 ) -> tuple[int | None, str]:
     """As of ``home_domain``, of the members that the message names as bound."""
     rows = Counter(placed.row for uid in question.bound if (placed := snapshot.placed(uid)) is not None)
-    return home_domain(rows, codes, names, key)
+    bound = frozenset(question.bound)
+    return home_domain(snapshot, key, rows, codes, lambda member: member.metadata.uid in bound)
 
 
 def _selects_all(selector: PodSelector, members: Iterable[Pod], snapshot: Snapshot) -> bool:

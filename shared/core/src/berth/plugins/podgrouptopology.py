@@ -17,9 +17,8 @@ import numpy as np
 from berth.api.pod import Pod
 from berth.api.podgroups import GroupKey, group_of
 from berth.cluster.columns import ABSENT
-from berth.cluster.groupmembers import home_domain
 from berth.cluster.nodes import Mask, NodeInfo, Nodes, RejectedNodes
-from berth.cluster.podgroups import STRUCTS, PodGroups
+from berth.cluster.podgroups import STRUCTS, PodGroups, home_domain
 from berth.cluster.pods import Trait
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource, nothing
@@ -72,11 +71,15 @@ def home_of(pod: Pod, snapshot: Snapshot) -> Home | None:
     topology = group.topology
     column = snapshot.label_column(topology.key)
     codes = np.where(snapshot.columns.exists[: snapshot.size], column.codes[: snapshot.size], ABSENT)
-    home, note = home_domain(snapshot.group_members.rows(key), codes, column.values, topology.key)
+
+    def is_member(other: Pod) -> bool:
+        return group_of(other) == key and other.metadata.deletion_timestamp is None
+
+    home, note = home_domain(snapshot, topology.key, snapshot.group_members.rows(key), codes, is_member)
     if home is None and not topology.required:
         return None
-    rows = codes != ABSENT if home is None else codes == home
     name = "" if home is None else column.values[home]
+    rows = codes != ABSENT if home is None else codes == home
     return Home(key=topology.key, name=name, rows=rows, required=topology.required, note=note)
 
 
