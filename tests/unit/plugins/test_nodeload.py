@@ -110,6 +110,13 @@ def test_an_unknown_node_is_the_mean_of_the_others():
     assert points(NodeLoad(how), snapshot, pod) == {"low": 81, "high": 41, "old": 61, "none": 61}
 
 
+def test_a_node_that_reports_more_than_it_has_counts_in_the_mean_as_full():
+    how = args(resource_weights={"cpu": 1})
+    snapshot = cluster(how, low=percents(10), impossible=percents(25_000), none=None)
+    pod = using(cpu="1", limits={"cpu": "1"})  # 8.5 %
+    assert points(NodeLoad(how), snapshot, pod) == {"low": 81, "impossible": 0, "none": 36}
+
+
 def test_newcomers_count_on_unknown_nodes_and_fade_with_the_clock():
     how = args(resource_weights={"cpu": 1}, estimated_scaling_factors={"cpu": 100})
     snapshot, plugin, pod = cluster(how, known=percents(30), none=None), NodeLoad(how), using(cpu="1")
@@ -333,6 +340,13 @@ def test_a_sample_well_below_the_thresholds_helps(update, helps):
     profile = profile_of(FACTORY.build(args(usage_thresholds=LIMITS)))
     event = ClusterEvent(Resource.BANDWIDTH, Action.UPDATE)
     assert may_help(profile, ["NodeLoad"], event, WEB, None, update) is helps
+
+
+@pytest.mark.parametrize(("used", "helps"), [(2, True), (2.1, False)])
+def test_of_a_threshold_below_10_percent_a_sample_of_the_half_helps(used, helps):
+    profile = profile_of(FACTORY.build(args(usage_thresholds={"cpu": 4})))
+    event = ClusterEvent(Resource.BANDWIDTH, Action.UPDATE)
+    assert may_help(profile, ["NodeLoad"], event, WEB, None, news(percents(used))) is helps
 
 
 @pytest.mark.parametrize(

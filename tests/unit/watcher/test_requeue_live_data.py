@@ -5,7 +5,7 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from berth.api.config.networktraffic import NetworkTrafficArgs, query_of
+from berth.api.config.networktraffic import NetworkTrafficArgs, maximum_age_of, query_of
 from berth.framework.events import Action, ClusterEvent, EventHint, LiveDataUpdate, Resource
 from berth.framework.interface import EnqueueExtensions, FilterPlugin
 from berth.framework.status import SUCCESS, Status
@@ -66,6 +66,15 @@ def test_sample_of_a_free_link_requeues_a_pod_that_saturated_links_rejected():
 
     watcher.put_live_data("bandwidth", f"{QUERY}.n1", traffic(40.0), sequence=2)
 
+    assert watcher.attempt_of("web") == "uid-web.7.2"
+
+
+def test_pod_that_a_sample_rejected_is_tried_again_once_the_sample_is_too_old():
+    """No event says so, and a pod that comes then is placed: samples that are too old reject nothing."""
+    watcher, age = unschedulable_pod(blocker="NetworkTraffic"), maximum_age_of(ARGS).total_seconds()
+    watcher.advance(age - 3)
+    assert watcher.stage("web") == "unschedulable"
+    watcher.advance(1)
     assert watcher.attempt_of("web") == "uid-web.7.2"
 
 

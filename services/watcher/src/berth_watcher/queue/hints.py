@@ -10,6 +10,7 @@ once all of its victims are gone.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -93,6 +94,11 @@ class QueueingHints:
         if not isinstance(pod, GroupEntry) or not isinstance(old, Pod) or old.uid not in pod.victims:
             return False
         return any(map(self._is_placed, pod.victims))
+
+    def rejected_for(self, pod: QueuedPod) -> float:
+        """The seconds after which a plugin that rejected the pod may pass it without an event; infinite if none may."""
+        seconds = self._profiles[pod.profile].rejects_for
+        return min((seconds[name] for name in pod.unschedulable_plugins if name in seconds), default=math.inf)
 
     def awaits(self, pod: QueuedPod, event: ClusterEvent) -> bool:
         """Whether a plugin that rejected the pod registered the event; hints are not run."""

@@ -109,8 +109,9 @@ class Requeue:
         if missed is not None:
             pod.mirror_change = missed.change
             return self._back_off_after_event(pod) if missed.is_known else self.back_off(pod)
-        preempting = decision.outcome is Outcome.PREEMPTING
-        wait = self._settings.preemption_seconds if preempting else self._settings.max_unschedulable_seconds
+        wait = min(self._settings.max_unschedulable_seconds, self._hints.rejected_for(pod))
+        if decision.outcome is Outcome.PREEMPTING:
+            wait = self._settings.preemption_seconds
         return Wait(Stage.UNSCHEDULABLE, decided_at.monotonic + wait)
 
     def on_error(self, pod: QueuedPod, failed_at: Timestamp) -> Wait:

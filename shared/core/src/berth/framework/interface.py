@@ -33,7 +33,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import Flag, auto
 from functools import cached_property
 from math import inf
@@ -173,7 +173,12 @@ class EnqueueExtensions(Plugin):
 
     A queueing hint gets the pod and the object before and after (for BANDWIDTH and FACTS: None and a
     ``LiveDataUpdate``). Plugins need it at the points that can reject: PreEnqueue, PreFilter, Filter, Reserve, Permit.
+
+    ``rejects_for``: the pod is tried again so long after a rejection without an event, as where live data that is too
+    old rejects nothing any more; None: after 5 minutes, as every pod.
     """
+
+    rejects_for: timedelta | None = None
 
     @abstractmethod
     def events(self) -> Sequence[EventHint]:

@@ -202,6 +202,7 @@ class Profile:
     requeueing: Mapping[str, Plugin] = field(init=False)  # the plugins that can reject a pod, by name
     # Events by plugin; None for a plugin without EnqueueExtensions.
     event_hints: Mapping[str, Sequence[EventHint] | None] = field(init=False)
+    rejects_for: Mapping[str, float] = field(init=False)  # seconds, of plugins whose rejections end without an event
     # The names that a rejection can have: plugins, and EXTENDER.
     rejecting: frozenset[str] = field(init=False)
     # The plugins whose answers the equivalence cache keeps.
@@ -243,6 +244,11 @@ class Profile:
         called = (*self.pre_enqueues, *self.pre_filters, *self.filters, *self.reserves, *self.permits)
         rejecting: tuple[Plugin, ...] = (*called, GroupEarmark())
         self.requeueing = {p.name: p for p in rejecting}
+        self.rejects_for = {
+            p.name: p.rejects_for.total_seconds()
+            for p in rejecting
+            if isinstance(p, EnqueueExtensions) and p.rejects_for is not None
+        }
         self.event_hints = {p.name: p.events() if isinstance(p, EnqueueExtensions) else None for p in rejecting}
         if any(extender.filters for extender in self.extenders):
             self.event_hints = {**self.event_hints, EXTENDER: None}

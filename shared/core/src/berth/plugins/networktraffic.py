@@ -120,6 +120,7 @@ class FilteringNetworkTraffic(NetworkTraffic, VectorFilterPlugin, EnqueueExtensi
     def __init__(self, args: NetworkTrafficArgs) -> None:
         super().__init__(args)
         self._limit = args.saturation_percent / 100
+        self.rejects_for = maximum_age_of(args)
 
     def filter(self, state: CycleState, pod: Pod, node: NodeInfo) -> Status:
         return SATURATED if self._traffic_on(node.snapshot).used_share(node.row) >= self._limit else SUCCESS

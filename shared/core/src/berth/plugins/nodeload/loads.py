@@ -355,7 +355,10 @@ class NodeLoads:
         known = columns.exists & (self._snapshot.live.now - samples.sampled_at <= self._maximum_age) & ~np.isnan(amount)
         count = int(np.count_nonzero(known))
         if count < self._snapshot.node_count:
-            mean = float(np.sum(amount / allocatable, where=known)) / count if count else 0.0
+            shares = np.minimum(
+                amount / allocatable, 1.0
+            )  # one impossible sample must not decide for all unknown nodes
+            mean = float(np.sum(shares, where=known)) / count if count else 0.0
         else:
             mean = 0.0  # of rows without a node
         return Measured(

@@ -74,6 +74,7 @@ class FilteringNodeLoad(NodeLoad, LoadFilter):
     def __init__(self, args: NodeLoadArgs) -> None:
         super().__init__(args)
         self._limit = LoadLimit(percents=thresholds_of(args), reading=self.reading)
+        self.rejects_for = self.reading.maximum_age
 
     def limit_for(self, pod: Pod) -> LoadLimit:
         del pod  # one limit for all

@@ -42,8 +42,8 @@ Usage = tuple[float, float]
 # In texts for people.
 WORDS: Final[Mapping[MeasuredResource, str]] = {"cpu": "CPU", "memory": "memory"}
 TOO_MUCH: Final = "node(s) had too much {} in use"
-# Percent of the node by which its use must be below the threshold to requeue a pod. Use that swings around the
-# threshold would requeue every pod with each sample.
+# Percent of the node by which its use must be below the threshold to requeue a pod, of thresholds below 10 the half.
+# Use that swings around the threshold would requeue every pod with each sample.
 RELIEF_PERCENT: Final = 5
 
 # Points that a formula makes whole may be a little less, because shares are binary fractions.
@@ -306,7 +306,7 @@ def _is_well_below(percent: int, usage: MeasuredUsage | None, statistic: Statist
     amount: float | None = None if usage is None else getattr(usage, statistic)
     if usage is None or amount is None or not usage.allocatable:
         return True  # unknown nodes pass
-    return 100 * amount / usage.allocatable <= percent - RELIEF_PERCENT
+    return 100 * amount / usage.allocatable <= max(percent - RELIEF_PERCENT, percent / 2)
 
 
 def _refusal(bits: int) -> Status:
