@@ -85,7 +85,7 @@ CASES = [
     pytest.param(responds(b'{"error":"duplicate series"}', 422), "refused", "duplicate series", id="unanswerable"),
     pytest.param(responds(b"oops", 500), "unavailable", "500", id="broken"),
     pytest.param(responds(b'{"error":"query timed out"}', 503), "unavailable", "timed out", id="its own time-out"),
-    pytest.param(redirects, "refused", "302", id="a log-in page elsewhere"),
+    pytest.param(redirects, "refused", "302: an empty answer", id="a log-in page elsewhere"),
     pytest.param(responds(b"<html>welcome</html>"), "nonsense", "want JSON", id="HTML"),
     pytest.param(responds(b""), "nonsense", "want JSON", id="nothing"),
     pytest.param(responds(b"\xff\xfe"), "nonsense", "want JSON", id="no text"),
@@ -127,6 +127,18 @@ async def test_each_failed_response_is_one_error_in_time(handler, cause, words):
         assert caught.value.cause == cause
         assert str(caught.value).startswith(f"asking {url}: ")
         server.close()
+
+
+async def test_a_refusal_quotes_the_start_of_the_answer_as_text():
+    answer = '{"error":"metric name \'up\'\n unknown ä"}'.encode() + b"\xff" + b"!" * 300
+    async with scripted_server(responds(answer, 422)) as url:
+        server = Prometheus(url, timeout=TIMEOUT)
+        with pytest.raises(SourceError) as caught:
+            await server.query("up")
+        server.close()
+    start = f'asking {url}: HTTP status 422: {{"error":"metric name \'up\' unknown ä"}}\ufffd!!!'
+    assert str(caught.value).startswith(start)
+    assert str(caught.value).endswith("!!!...")
 
 
 async def test_a_closed_port_is_unreachable():

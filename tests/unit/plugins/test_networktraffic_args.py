@@ -118,6 +118,19 @@ def test_an_invalid_address_is_rejected_without_quoting_a_password(url):
     assert "secret" not in problem
 
 
+@pytest.mark.parametrize("url", ["http://h/?token=secret", "http://h?", "http://h:9090/#graph", "h/p?x=1#y"])
+def test_an_address_has_neither_query_nor_fragment(url):
+    """What is asked for stands behind it."""
+    assert problems(f"{{url: '{url}'}}") == (f"{PATH}url: want no query and no fragment in it (? or #)",)
+
+
+@pytest.mark.parametrize("label", ["a b", "device", "__name__"])
+def test_series_are_not_selected_by_what_the_query_selects_itself(label):
+    assert problems(f"{{url: 'http://h', labels: {{{label}: x}}}}") == (
+        f"{PATH}labels: want names of labels other than device and __name__, got {label!r}",
+    )
+
+
 def test_the_maximum_age_is_the_range_and_at_least_five_minutes():
     def age(text: str) -> timedelta:
         [profile] = loaded("NetworkTraffic", "NetworkTraffic", text).profiles

@@ -19,7 +19,6 @@ from typing import Any, Final, Literal
 import msgspec
 import requests
 from prometheus_api_client import PrometheusConnect
-from prometheus_api_client.exceptions import PrometheusApiClientException
 from requests.auth import AuthBase
 from requests.exceptions import ChunkedEncodingError, ContentDecodingError
 from urllib3.exceptions import ProtocolError, ReadTimeoutError, SSLError
@@ -38,6 +37,7 @@ GRACE: Final = timedelta(seconds=2)  # extra time for the thread to report the e
 MAX_BYTES: Final = 64 * 1024 * 1024  # largest response, unpacked: 5,000 nodes with ten devices each are 7 MB
 MAX_STUCK: Final = 4  # hanging threads at which no more queries are sent
 _QUOTED: Final = 200  # characters of a response in an error
+_MOST_BYTES_QUOTED: Final = 4096  # of which these are taken
 _MOST_CHARACTERS: Final = 65_536  # characters read of a file with a token or headers
 ANONYMOUS: Final = PrometheusAccess()  # no credentials, the system's authorities
 
@@ -202,13 +202,16 @@ def _failure(error: Exception) -> SourceError:
     """Map any exception to SourceError; unknown ones get cause "nonsense"."""
     if isinstance(error, SourceError):
         return error
-    if isinstance(error, PrometheusApiClientException):  # "HTTP Status Code 422 (b'...')"
-        status = next((int(word) for word in str(error).split() if word.isdigit()), 0)
-        is_broken = status >= HTTPStatus.INTERNAL_SERVER_ERROR
-        return SourceError(_shortened(error), cause="unavailable" if is_broken else "refused")
     known = (each for each in _FAILURES if isinstance(error, each[0]))
     _, cause, text = next(known, (Exception, "nonsense", type(error).__name__))
-    return SourceError(f"{text}: {_shortened(_root(error))}", cause=cause)
+    return SourceError(f"{text}: {_shortened(str(_root(error)))}", cause=cause)
+
+
+def _refusal(response: requests.Response) -> SourceError:
+    # The library would quote the bytes of the whole answer.
+    text = _shortened(response.content[:_MOST_BYTES_QUOTED].decode(errors="replace"))
+    cause: Cause = "unavailable" if response.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR else "refused"
+    return SourceError(f"HTTP status {response.status_code}: {text or 'an empty answer'}", cause=cause)
 
 
 def _root(error: BaseException) -> BaseException:
@@ -218,8 +221,8 @@ def _root(error: BaseException) -> BaseException:
     return error
 
 
-def _shortened(error: BaseException) -> str:
-    text = " ".join(str(error).split())
+def _shortened(text: str) -> str:
+    text = " ".join(text.split())
     return text if len(text) <= _QUOTED else f"{text[: _QUOTED - 3]}..."
 
 
@@ -239,6 +242,8 @@ class _BoundedSession(requests.Session):
 
     def _bound(self, response: requests.Response, **_options: Any) -> None:
         response.raw = _BoundedBody(response.raw, time.monotonic() + self._timeout)
+        if response.status_code != HTTPStatus.OK:
+            raise _refusal(response)
         decode_rows(response)
 
 

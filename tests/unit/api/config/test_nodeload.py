@@ -165,6 +165,11 @@ def test_what_is_not_taken_of_trimaran_is_refused_with_a_sentence(name):
         ),
         (
             "TargetLoadPacking",
+            "{metricProvider: {type: Prometheus, address: 'http://p/?x=1'}}",
+            ["metricProvider.address: want no query and no fragment in it (? or #)"],
+        ),
+        (
+            "TargetLoadPacking",
             "{metricProvider: {type: SignalFx}, targetUtilization: 120, defaultRequestsMultiplier: much}",
             [
                 "metricProvider.type: want KubernetesMetricsServer or Prometheus, got 'SignalFx'",

@@ -32,6 +32,7 @@ _LONGEST_RANGE: Final = timedelta(days=1)
 _MOST_MINUTES: Final = 1440
 _SHORTEST_AGE: Final = timedelta(minutes=5)
 _LABEL: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+_OF_QUERIES: Final = ("device", "__name__")  # labels by which queries select series themselves
 
 
 DEFAULT_NODE_LABEL: Final = "node"
@@ -190,6 +191,8 @@ def url_problems(address: str, path: str) -> list[str]:
         is_valid, parts = False, urlsplit("")
     if parts.username is not None or parts.password is not None:
         return [f"{path}: want no user and password in it (addresses are logged)"]
+    if "?" in address or "#" in address:
+        return [f"{path}: want no query and no fragment in it (? or #)"]
     shown = "***" if "@" in address else address
     return [] if is_valid else [f"{path}: want http://HOST[:PORT] or https://HOST[:PORT], got {shown!r}"]
 
@@ -209,8 +212,8 @@ def label_problems(node_label: str, labels: Mapping[str, str] | None, path: str)
     if not _LABEL.fullmatch(node_label):
         problems.append(f"{path}.nodeLabel: want the name of a label, got {node_label!r}")
     for label, expression in (labels or {}).items():
-        if not _LABEL.fullmatch(label) or label == "device":
-            problems.append(f"{path}.labels: want names of labels other than device, got {label!r}")
+        if not _LABEL.fullmatch(label) or label in _OF_QUERIES:
+            problems.append(f"{path}.labels: want names of labels other than device and __name__, got {label!r}")
         problems += _expression_problems(expression, f"{path}.labels.{label}")
     return problems
 
