@@ -345,7 +345,7 @@ def test_a_bound_group_names_the_node_of_each_member_and_its_domain():
     assert words(lines)[-4:] == [[f"first-{number}", f"node-{number % 2}"] for number in range(4)]
 
 
-async def test_a_group_without_messages_leads_to_berth_why_only_if_there_is_one(monkeypatch: pytest.MonkeyPatch):
+async def test_what_has_no_messages_leads_to_what_has_its_name(monkeypatch: pytest.MonkeyPatch):
     async def only_first(*_: object) -> tuple[list[GroupSummary], str]:
         return [summaries()["first"]], ""
 
@@ -355,8 +355,16 @@ async def test_a_group_without_messages_leads_to_berth_why_only_if_there_is_one(
     session = await bus.connect(name="test")
     error = await without_messages(session, parse_pod("first"), is_group=True)
     assert str(error).endswith("`berth why --group default/first` shows where it is")
-    with pytest.raises(NotFoundError, match="'default/nosuch': the mirror has none, and no pod that waits names it"):
+    with pytest.raises(NotFoundError, match=r"'default/nosuch': the mirror has none, and no pod that waits names it$"):
         await without_messages(session, parse_pod("nosuch"), is_group=True)
+    with pytest.raises(NotFoundError, match="; a pod of group default/first has this name: leave out --group"):
+        await explain_groups(session, "default", "first-2")
+    error = await without_messages(session, parse_pod("first"), is_group=False)
+    assert str(error).endswith(
+        "(Decisions are kept for an hour); a group has this name: `berth trace --group default/first`"
+    )
+    error = await without_messages(session, parse_pod("lone"), is_group=False)
+    assert str(error).endswith(": `berth why default/lone` shows where it is")
 
 
 async def test_an_ordinary_group_without_messages_leads_to_those_of_its_pods(monkeypatch: pytest.MonkeyPatch):

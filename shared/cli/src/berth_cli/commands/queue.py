@@ -17,7 +17,6 @@ from berth_cli.configflags import ConfigurationFlags
 from berth_cli.options import (
     EveryRow,
     Gates,
-    NotFoundError,
     Output,
     OutputFormat,
     PodArgument,
@@ -158,8 +157,8 @@ async def _why(pod: str, namespace: str | None, asked: _QueueAsked) -> None:
         if answer.detail is None:
             from berth_cli.pods.podgroups import or_group  # noqa: PLC0415 - imports the mirror's reader, and NumPy
 
-            nowhere = f"it does not wait for berth: `berth why {name}` shows where it is"
-            raise await or_group(session, name, NotFoundError(f"looking for pod {str(name)!r}: {nowhere}"))
+            nowhere = f"looking for pod {str(name)!r}: it does not wait for berth"
+            raise await or_group(session, name, nowhere, f": `berth why {name}` shows where it is")
         stuck, advice = await what_stops(session), Advice()
         if may_be_helped(answer.detail):
             from berth_cli.remedies.asking import advice_on  # noqa: PLC0415 - imports every plugin

@@ -90,16 +90,17 @@ async def without_messages(session: Session, name: PodName, *, is_group: bool) -
     Raises:
         NotFoundError: there is no such PodGroup.
     """
-    what, flag = ("PodGroup", "--group ") if is_group else ("pod", "")
-    nothing = f"looking for {what} {str(name)!r}: no message of it is on the bus"
-    if is_group:
-        from berth_cli.pods.podgroups import explain_groups  # noqa: PLC0415 - see the module
+    from berth_cli.pods.podgroups import explain_groups, or_group  # noqa: PLC0415 - see the module
 
-        groups = [each.summary for each in await explain_groups(session, name.namespace, name.name)]
-        if all(each.is_ordinary for each in groups):
-            pod = next((f"{name.namespace}/{member.pod}" for each in groups for member in each.members()), "POD")
-            return NotFoundError(f"{nothing}: its pods are placed one by one, see `berth trace {pod}`")
-    return NotFoundError(f"{nothing} (Decisions are kept for an hour): `berth why {flag}{name}` shows where it is")
+    nothing = f"looking for {'PodGroup' if is_group else 'pod'} {str(name)!r}: no message of it is on the bus"
+    expired = f"{nothing} (Decisions are kept for an hour)"
+    if not is_group:
+        return await or_group(session, name, expired, f": `berth why {name}` shows where it is", command="trace")
+    groups = [each.summary for each in await explain_groups(session, name.namespace, name.name)]
+    if all(each.is_ordinary for each in groups):
+        pod = next((f"{name.namespace}/{member.pod}" for each in groups for member in each.members()), "POD")
+        return NotFoundError(f"{nothing}: its pods are placed one by one, see `berth trace {pod}`")
+    return NotFoundError(f"{expired}: `berth why --group {name}` shows where it is")
 
 
 def groups_named(name: PodName) -> list[PodName]:

@@ -145,7 +145,7 @@ async def _why(asked: _Asked) -> None:
             except NotFoundError as error:
                 from berth_cli.pods.podgroups import or_group  # noqa: PLC0415 - see the module
 
-                raise await or_group(session, name, error) from error
+                raise await or_group(session, name, str(error)) from error
             return
         if isinstance(known, KnownByWatcher):
             detail = known.detail

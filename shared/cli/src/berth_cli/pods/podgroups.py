@@ -299,26 +299,30 @@ async def explain_groups(session: Session, namespace: str, name: str) -> list[Ex
     groups, problem = await read_groups(session, namespace)
     found = [await explain_summary(session, each) for each in groups if each.key.name == name]
     if not found:
-        raise no_group(f"{namespace}/{name}", problem)
+        named = next((each for each in groups if any(member.pod == name for member in each.members())), None)
+        raise no_group(f"{namespace}/{name}", problem, named)
     return [
         replace(each, is_shadowed=len(found) > 1 and each.summary.key.dialect is _BY_LABEL, problem=problem)
         for each in found
     ]
 
 
-async def or_group(session: Session, name: PodName, error: NotFoundError) -> NotFoundError:
-    """The error about a pod, with what to ask if a group has the name."""
+async def or_group(
+    session: Session, name: PodName, nothing: str, otherwise: str = "", *, command: str = "why"
+) -> NotFoundError:
+    """The error about a pod: what to ask if a group has the name, and ``otherwise`` if none has."""
     try:
         await explain_groups(session, name.namespace, name.name)
     except BerthError:
-        return error
-    return NotFoundError(f"{error}; a group has this name: `berth why --group {name}`")
+        return NotFoundError(f"{nothing}{otherwise}")
+    return NotFoundError(f"{nothing}; a group has this name: `berth {command} --group {name}`")
 
 
-def no_group(name: str, problem: str) -> NotFoundError:
-    """``problem``: why the pods that wait are unknown."""
+def no_group(name: str, problem: str, of_pod: GroupSummary | None = None) -> NotFoundError:
+    """``problem``: why the pods that wait are unknown. ``of_pod``: the group of a pod that has the name."""
     nowhere = f"the mirror has none, and no pod that waits names it{f' ({problem})' if problem else ''}"
-    return NotFoundError(f"looking for PodGroup {name!r}: {nowhere}")
+    instead = "" if of_pod is None else f"; a pod of group {of_pod.key} has this name: leave out --group"
+    return NotFoundError(f"looking for PodGroup {name!r}: {nowhere}{instead}")
 
 
 async def explain_summary(session: Session, summary: GroupSummary) -> ExplainedGroup:
