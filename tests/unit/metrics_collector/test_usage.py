@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from structlog.testing import capture_logs
 
+from berth.api.config.nodeload.queries import LoadQuery
 from berth.messages.livedata import MeasuredUsage, NodeSample, decode_sample, encode_sample
+from berth_metrics_collector.nodenames import NodeNames
+from berth_metrics_collector.poller import Reporter, UsageMeasurement
+from berth_metrics_collector.prometheus import SampleRow
+from berth_metrics_collector.queries import ScrapeSeconds, usage_queries
 from berth_metrics_collector.samples import NodeSamples, Target
 from berth_metrics_collector.usage import UsageValues, usage_samples
+from harness.fakes.recording_meter import RecordingMeter
+from harness.worlds.collector_world import node_at, sample_row
 
 NODE = Target(instance="10.0.0.1:9100", job="node")
 NOW = 1_700_000_000.0
 GIBI = 2.0**30
 RANGE = timedelta(seconds=60)
+QUERY = LoadQuery(url="http://prometheus:9090", time_range=RANGE)
 EVERY_15_SECONDS = {"node": 15.0}
 
 
@@ -77,16 +87,52 @@ def test_an_exporter_with_too_few_scrapes_for_a_rate_leaves_the_node_its_last_sa
     assert found.samples == {}
 
 
-@pytest.mark.parametrize("cores", [1e13, 1e300])
+@pytest.mark.parametrize("cores", [1e13, 1e300, math.inf, -1.0, math.nan])
 def test_an_impossible_amount_is_unknown_and_readers_take_the_rest(cores):
-    found = of_node(values(cores))
-    assert found.cpu is None
-    assert decode_sample(encode_sample(found)) == found
+    found = usage_samples(replace(values(cores), had_cpu={NODE}), EVERY_15_SECONDS, {NODE: "a"}, RANGE)
+    assert found.samples["a"].cpu is None
+    assert decode_sample(encode_sample(found.samples["a"])) == found.samples["a"]
+    assert found.unusable == {"a": f"cpu: want 0 to 1e+15 millicores, got {1000 * cores:g}"}
 
 
-@pytest.mark.parametrize("scraped_at", [NOW * 1000, 1e306])
+@pytest.mark.parametrize("scraped_at", [NOW * 1000, 1e306, -1.0, math.nan])
 def test_an_impossible_time_gives_no_sample(scraped_at):
-    assert of_node(values(scraped_at=scraped_at)) is None
+    found = usage_samples(values(scraped_at=scraped_at), EVERY_15_SECONDS, {NODE: "a"}, RANGE)
+    assert found.samples == {}
+    assert found.unusable == {"a": f"time of the scrape: want a year of 1970 to 2286, got {scraped_at:g}"}
+
+
+class PlayedPrometheus:
+    """Two exporters; one of them has this memory."""
+
+    memory = "NaN"
+
+    async def query(self, promql: str) -> list[SampleRow]:
+        asked = usage_queries(QUERY, {"average"}, ScrapeSeconds(1.0, 1.0))
+        rows = {
+            asked.scraped_at: (NOW, NOW),
+            asked.cpu["average"]: (1, 1),
+            asked.memory["average"]: (GIBI, self.memory),
+        }.get(promql, ())
+        return [sample_row(value, instance=node) for node, value in zip("ab", rows, strict=False)]
+
+
+async def test_nodes_with_values_that_cannot_be_used_are_one_line_until_they_are_others():
+    server, reporter = PlayedPrometheus(), Reporter(QUERY, RecordingMeter())
+    measurement = UsageMeasurement(QUERY, {"average"}, server, inventory_rounds=4)
+    nodes = NodeNames([node_at("a"), node_at("b")])
+    with capture_logs() as logs:
+        for memory in ("NaN", "+Inf", "many", str(GIBI), "-1"):
+            server.memory = memory
+            samples = (await measurement.measure(nodes, reporter)).found.samples
+            assert {node for node, sample in samples.items() if sample.memory} == {"a"} | set(
+                "b" * (memory == str(GIBI))
+            )
+    line = "nodes with values that cannot be used"
+    assert [(each["event"], each["unusable"], each["reason"]) for each in logs] == [
+        (line, ["b"], "memory: want 0 to 1e+15 bytes, got nan"),
+        (line, ["b"], "memory: want 0 to 1e+15 bytes, got -1"),
+    ]
 
 
 def test_a_sample_says_what_the_node_has_for_pods():

@@ -179,6 +179,7 @@ class UsageMeasurement:
         self._rounds.measured(targets, self._hosts, self._intervals)
         node_of = nodes_of(targets, self._hosts, nodes)
         found = usage_samples(values, self._intervals, node_of, self._query.time_range, nodes.allocatable)
+        reporter.unusable(found.unusable)
         self._had_cpu = (self._had_cpu | values.with_cpu) & targets
         return _matched(found, targets, node_of, nodes)
 

@@ -85,6 +85,8 @@ class NodeSamples:
     samples: Mapping[str, NodeSample] = field(default_factory=dict)
     duplicates: tuple[str, ...] = ()  # nodes that are measured several times; what was scraped last counts
     differing: tuple[str, ...] = ()  # the labels in which these differ
+    # The first reason for each node with a value of CPU or memory that is left out.
+    unusable: Mapping[str, str] = field(default_factory=dict)
 
 
 LabelOrder = tuple[str, str, str, list[tuple[str, str]]]
@@ -244,12 +246,9 @@ def values_by_device(rows: Iterable[SampleRow], node_label: str) -> dict[Device,
 
 
 def values_by_target(rows: Iterable[SampleRow], node_label: str) -> dict[Target, float]:
-    """Values by exporter, of metrics with one series each."""
-    devices, found = _known_devices(node_label), {}
-    for row in rows:
-        if (value := parse_value(row.value[1])) is not None:
-            found[devices[row.metric][0]] = value
-    return found
+    """Values by exporter, of metrics with one series each, impossible ones included."""
+    devices = _known_devices(node_label)
+    return {devices[row.metric][0]: _number(row.value[1]) for row in rows}
 
 
 class _KnownDevices(dict[bytes, Device]):
@@ -342,8 +341,13 @@ def scrape_intervals(rows: Iterable[SampleRow]) -> dict[str, float]:
 
 def parse_value(text: str) -> float | None:
     """A sample's value; ``None`` for NaN, infinities, negative numbers and non-numbers."""
-    try:
-        value = float(text)
-    except ValueError:
-        return None
+    value = _number(text)
     return value if 0 <= value < math.inf else None
+
+
+def _number(text: str) -> float:
+    """NaN of a text that is no number."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan

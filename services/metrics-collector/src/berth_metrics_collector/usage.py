@@ -17,6 +17,7 @@ from berth.messages.livedata import MAX_USAGE, MeasuredUsage, NodeSample, utc_ti
 from berth_metrics_collector.samples import MAX_TIME, NodeSamples, Target, age_order, differing_labels, rate_correction
 
 MILLI = 1000
+_UNITS: Final[Mapping[MeasuredResource, str]] = {"cpu": "millicores", "memory": "bytes"}
 Values = Mapping[Target, float]
 Allocatable = Mapping[MeasuredResource, float]  # of a node: millicores, bytes
 NOTHING: Final[Mapping[Any, Any]] = {}
@@ -61,9 +62,13 @@ def usage_samples(
     has_lost_cpu = values.had_cpu - values.with_cpu
     has_unknown_cpu = (values.gapped.keys() & values.with_cpu) - over_gaps.keys()
     young = values.young
+    unusable: dict[str, str] = {}
     for target, at in values.scraped_at.items():
         node, factor = node_of.get(target), 1.0
-        if node is None or target in has_lost_cpu or target in has_unknown_cpu or at > MAX_TIME:
+        if node is None or target in has_lost_cpu or target in has_unknown_cpu:
+            continue
+        if not 0 <= at <= MAX_TIME:
+            unusable.setdefault(node, f"time of the scrape: want a year of 1970 to 2286, got {at:g}")
             continue
         if target in young:
             corrected = rate_correction(young[target], intervals.get(target.job), time_range)
@@ -71,8 +76,10 @@ def usage_samples(
                 continue
             factor = corrected
         has = allocatable.get(node, NOTHING)
-        cpu = _usage(cpu_values, target, MILLI, factor * MILLI, has.get("cpu"))
-        memory = _usage(values.memory, target, 1, 1, has.get("memory"))
+        cpu, cpu_reason = _usage("cpu", _amounts(cpu_values, target, MILLI, factor * MILLI), has)
+        memory, memory_reason = _usage("memory", _amounts(values.memory, target, 1, 1), has)
+        if reason := cpu_reason or memory_reason:
+            unusable.setdefault(node, reason)
         if cpu is not None or memory is not None:
             sample = NodeSample(cpu=cpu, memory=memory, sampled_at=utc_time(at))
             by_node.setdefault(node, []).append((target, sample))
@@ -81,6 +88,7 @@ def usage_samples(
         samples={node: _newest(found, values.scraped_at) for node, found in by_node.items()},
         duplicates=tuple(sorted(repeated)),
         differing=tuple(sorted({label for targets in repeated.values() for label in differing_labels(targets)})),
+        unusable=unusable,
     )
 
 
@@ -90,17 +98,23 @@ def _newest(found: Sequence[tuple[Target, NodeSample]], scraped_at: Values) -> N
     return max(found, key=lambda one: age_order(one[0], scraped_at[one[0]]))[1]
 
 
+def _amounts(
+    values: Mapping[Statistic, Values], target: Target, factor: float, factor_of_average: float
+) -> dict[Statistic, float]:
+    return {
+        statistic: value * (factor_of_average if statistic == "average" else factor)
+        for statistic, of_targets in values.items()
+        if (value := of_targets.get(target)) is not None
+    }
+
+
 def _usage(
-    values: Mapping[Statistic, Values],
-    target: Target,
-    factor: float,
-    factor_of_average: float,
-    allocatable: float | None,
-) -> MeasuredUsage | None:
-    found: dict[Statistic, float] = {}
-    for statistic, of_targets in values.items():
-        if (value := of_targets.get(target)) is not None:
-            amount = value * (factor_of_average if statistic == "average" else factor)
-            if amount <= MAX_USAGE:
-                found[statistic] = amount
-    return MeasuredUsage(**found, allocatable=allocatable) if found else None
+    resource: MeasuredResource, amounts: Mapping[Statistic, float], has: Allocatable
+) -> tuple[MeasuredUsage | None, str]:
+    """The amounts that are possible; and why the others are not, or nothing."""
+    found = {statistic: amount for statistic, amount in amounts.items() if 0 <= amount <= MAX_USAGE}
+    usage = MeasuredUsage(**found, allocatable=has.get(resource)) if found else None
+    if len(found) == len(amounts):
+        return usage, ""
+    first = next(amount for statistic, amount in amounts.items() if statistic not in found)
+    return usage, f"{resource}: want 0 to {MAX_USAGE:g} {_UNITS[resource]}, got {first:g}"
