@@ -896,6 +896,14 @@ async def test_a_group_has_its_nodes_outlined_and_says_what_happens_to_a_part(to
     assert 0 < narrow < wide  # one line around all of them
 
 
+async def test_a_bound_group_says_why_its_members_beyond_the_minimum_wait(told: ToldConsole, driver: WebDriver):
+    beyond = "2 pods wait beyond the minimum: 0/4 nodes are available: 4 Insufficient cpu."
+    told.answer(GROUP, a_group(state="bound", minimum=3, bound=8, waiting=2, queued=None, message=beyond))
+    told.answer(f"{GROUP}/trace", {"messages": []})
+    await go(driver, f"{told.url}#/group/default/~train")
+    await see(driver, ".verdict", rf"bound\s+8 pods are bound, of which 3 are needed together; {beyond}")
+
+
 async def test_a_group_that_has_lost_a_member_says_so_once_and_is_asked_again(told: ToldConsole, driver: WebDriver):
     members = [{"pod": f"train-{at}", "node": "n0", "message": ""} for at in range(3)]
     message = "3 of 4 members are bound, and no pod waits"

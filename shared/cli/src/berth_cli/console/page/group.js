@@ -51,7 +51,8 @@ export function groupView(place, signal, namespace, name) {
   function draw(answer, messages) {
     const found = answer.value ?? null;
     const [first, ...rest] = found ? found.sentences : [answer.reason.message];
-    const says = found?.state === "bound" ? `${pods(found.bound)} bound, of which ${count(found.minimum)} ${found.minimum === 1 ? "is" : "are"} needed together` : found?.message || first;
+    const bound = found?.state === "bound" ? `${pods(found.bound)} bound, of which ${count(found.minimum)} ${found.minimum === 1 ? "is" : "are"} needed together` : "";
+    const says = [bound, found?.message].filter(Boolean).join("; ") || first;
     const drawn = found ? headlineOf({ outcome: found.state }, whole, says) : el("p", { class: "headline" }, first);
     if (drawn.textContent !== verdict.textContent) fill(verdict, drawn);
     const twins = (found?.twins || []).map((twin) => el("p", {}, "Another group has this name: ", podLink(namespace, twin.name, `${whole} of ${twin.dialect}`), `, ${twin.state}.`));
