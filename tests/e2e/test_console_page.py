@@ -343,6 +343,25 @@ async def test_the_name_of_a_group_leads_to_the_group(told: ToldConsole, driver:
     assert driver.current_url.endswith("#/group/default/train")
 
 
+async def test_a_bound_member_leads_to_its_group_and_has_no_points_where_a_plan_placed_it(
+    told: ToldConsole, driver: WebDriver
+):
+    plan = "placed with its PodGroup, all members in one plan"
+    candidate = {"node": "n1", "total": 0, "estimate": 0, "scores": {}, "pods": 0, "loss": 0, "newcomers": 0}
+    member = {**DECIDED, "outcome": "bound", "node": "n1", "candidates": [candidate], "evaluated": 0, "feasible": 0}
+    placed = {**member, "sentences": ["default/web is on n1", plan], "group": "~train", "of_group": "uid.1.1"}
+    told.answer(f"{POD}/why", placed)
+    told.answer(f"{POD}/trace", {"messages": []})
+    told.answer(f"{POD}/queue", {"pod": "default/web", "queued": None, "sentences": []})
+    told.answer(GROUP, a_group(state="bound", bound=4, waiting=0, queued=None))
+    told.answer(f"{GROUP}/trace", {"messages": []})
+    await go(driver, f"{told.url}#/pod/default/web")
+    await see(driver, ".verdict", rf"{plan}\s+Its group: default/train \(group\)\.")
+    assert "Nodes that were possible" not in await see(driver, "main")
+    await click(driver, ".verdict a", "default/train")
+    await see(driver, ".verdict", r"default/train group of pods\s+bound")
+
+
 async def test_a_link_names_one_message_of_a_pod(told: ToldConsole, driver: WebDriver):
     def a_message(second: int, stage: str) -> dict[str, object]:
         message = {

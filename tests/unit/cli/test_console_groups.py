@@ -23,7 +23,7 @@ from berth.messages.queue import (
     decode_pod_request,
 )
 from berth.profiles.configuration import profiles_of, read_configuration
-from berth_cli.console.answers import Document, group_json
+from berth_cli.console.answers import Document, group_json, why_json
 from berth_cli.options import NotFoundError, PodName
 from berth_cli.remedies.asking import OTHER_CONFIGURATION, Advisory
 from harness.builders.objects import a_node, a_pod
@@ -128,3 +128,20 @@ async def test_a_name_that_groups_of_both_dialects_have_leads_to_the_other(sessi
     assert found["twins"] == [{"name": "~first", "dialect": "scheduling.x-k8s.io", "state": "bound"}]
     [twin] = (await answer(session, "~first"))["twins"]
     assert twin == {"name": "~~first", "dialect": "scheduling.k8s.io", "state": "unschedulable"}
+
+
+@pytest.mark.parametrize("kind", ["decided", "placed"])
+async def test_a_member_on_a_node_has_the_name_of_its_group(session, kind: str):
+    snapshot = a_cluster()
+    snapshot.place(a_pod("alone"), "n1")
+    for name, group in (("first-0", "~first"), ("alone", "")):
+        if kind == "decided":
+            whose = {"namespace": "default", "pod": name, "uid": a_pod(name).uid, "profile": "berth"}
+            attempt = f"{a_pod(name).uid}.1.1"
+            await publish_decision(
+                session, Decision(attempt=attempt, epoch=1, outcome=Outcome.BOUND, node="n1", of_group="u.1.1", **whose)
+            )
+        found = await why_json(session, PodName(namespace="default", name=name), snapshot)
+        assert (found["kind"], found["group"]) == (kind, group)
+    snapshot.objects(CoschedulingPodGroup).unread = "not served"  # so that the label has no effect
+    assert (await why_json(session, PodName(namespace="default", name="first-0"), snapshot))["group"] == ""

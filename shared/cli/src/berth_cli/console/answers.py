@@ -11,11 +11,14 @@ import msgspec
 from rich.padding import Padding
 from rich.text import Text
 
+from berth.api.devices import Allocations
 from berth.api.pod import Pod
+from berth.api.podgroups import group_of
 from berth.api.resources import CPU, MEMORY
 from berth.bus.interface import Session, StreamReader
 from berth.bus.topology import DECISIONS
 from berth.cluster.nodes import node_info
+from berth.cluster.podgroups import STRUCTS
 from berth.cluster.snapshot import Snapshot
 from berth.exits import UsageError
 from berth.messages.groupattempts import group_named, subject_name
@@ -78,15 +81,24 @@ async def why_json(session: Session, name: PodName, snapshot: Snapshot) -> Docum
         placed = snapshot.placed(known.pod.metadata.uid) if known is not None else None
         if placed is None:
             raise
-        given = devices_of_pod(snapshot, placed.pod.uid, {})
-        return {**_placed_json(name, placed.pod, snapshot.rows.names[placed.row]), "given": given}
+        more = _more_json(snapshot, placed.pod.uid, {})
+        return {**_placed_json(name, placed.pod, snapshot.rows.names[placed.row]), **more}
     if isinstance(explained, KnownByWatcher):
         stuck = await what_stops(session)
         lines = [line for line in detail_lines(explained.answer, explained.detail) if isinstance(line, str) and line]
         return {"kind": "queued", "sentences": lines, **detail_json(explained.answer, explained.detail, stuck)}
     decided = explained.decided
-    given = devices_of_pod(snapshot, decided.decision.uid, decided.decision.devices)
-    return {"kind": "decided", "sentences": list(sentences_of(decided)), **decision_json(decided), "given": given}
+    more = _more_json(snapshot, decided.decision.uid, decided.decision.devices)
+    return {"kind": "decided", "sentences": list(sentences_of(decided)), **decision_json(decided), **more}
+
+
+def _more_json(snapshot: Snapshot, uid: str, devices: Allocations) -> Document:
+    """A pod's devices, and its group's name in subjects while it is on a node; empty without a group."""
+    placed = snapshot.placed(uid)
+    key = None if placed is None else group_of(placed.pod)
+    if key is not None and snapshot.objects(STRUCTS[key.dialect]).unread:
+        key = None  # its label has no effect
+    return {"given": devices_of_pod(snapshot, uid, devices), "group": "" if key is None else subject_name(key)}
 
 
 def _placed_json(name: PodName, pod: Pod, node: str) -> Document:

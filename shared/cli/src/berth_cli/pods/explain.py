@@ -146,6 +146,7 @@ def decision_json(decided: ExplainedDecision) -> dict[str, object]:
         "reason": decision.reason,
         "message": decision.message,
         "attempt": decision.attempt,
+        "of_group": decision.of_group,
         "epoch": decision.epoch,
         "profile": decision.profile,
         "config": decision.config,

@@ -1,6 +1,6 @@
 // One pod: why it is where it is, or why it waits; its messages; the nodes that were possible, and those that were not.
 
-import { ask, el, fill, nodeLink, podLink, podPath, words } from "./dom.js";
+import { ask, el, fill, nodeLink, podLink, podPath, refill, words } from "./dom.js";
 import { devicesOfPod } from "./devices.js";
 import { clock, count, duration, unix } from "./format.js";
 import { KINDS, OUTCOMES } from "./palette.js";
@@ -77,7 +77,8 @@ export function podView(place, signal, namespace, name) {
     const isUnknown = why.reason?.status === 404 && queue?.status === "fulfilled";
     const drawn = el("div", {}, found ? headlineOf(found, whole, first) : isUnknown ? headlineOf({ outcome: "unknown" }, whole, "berth knows no pod of this name") : el("p", { class: "headline" }, first));
     if (drawn.textContent !== verdict.textContent) fill(verdict, ...drawn.childNodes);
-    fill(more, found?.kind === "queued" ? null : sentencesOf(rest), // those are below
+    refill(more, found?.kind === "queued" ? null : sentencesOf(rest), // those are below
+      found?.group ? itsGroup(found.group) : null,
       queue ? whetherItWaits(queue, found) : null, isUnknown ? unknown(first) : null);
   }
 
@@ -88,6 +89,8 @@ export function podView(place, signal, namespace, name) {
       el("p", { class: "muted" }, "Is the name right, and the namespace? A pod of another scheduler, and one that was decided on longer ago than NATS keeps Decisions, is not known here either."),
       others.length ? el("p", {}, "There is ", others.flatMap((each, at) => [at ? ", " : "", podLink(each, name)]), ".") : null];
   }
+
+  const itsGroup = (group) => el("p", {}, "Its group: ", podLink(namespace, group), ".");
 
   function whetherItWaits(queue, found) {
     if (queue.status === "rejected") return el("p", { class: "notice" }, `Whether it waits is unknown: ${queue.reason.message}`);
@@ -100,7 +103,7 @@ export function podView(place, signal, namespace, name) {
     const { helping = [] } = queued.queued;
     const [first, ...rest] = queued.sentences;
     const { group = "" } = queued.queued.pod;
-    fill(state, group ? el("p", {}, "Its group: ", podLink(namespace, group), ".") : null, el("p", { class: "muted" }, `In queue ${queued.queued.pod.queue}, created at ${clock(unix(queued.queued.pod.since)).slice(0, 8)}.`),
+    fill(state, group ? itsGroup(group) : null, el("p", { class: "muted" }, `In queue ${queued.queued.pod.queue}, created at ${clock(unix(queued.queued.pod.since)).slice(0, 8)}.`),
       queued.problem ? el("p", { class: "notice bad" }, queued.problem) : null,
       rest.filter((sentence) => !sentence.startsWith("*")).map((sentence) => el("p", { class: "muted" }, capital(sentence.trim()))),
       rest.length ? null : el("p", { class: "muted" }, first));
@@ -258,9 +261,9 @@ function differenceBar(parts, below, above) {
   return bar;
 }
 
-/** How the nodes that were possible differ from the best of them. */
+/** How the nodes that were possible differ from the best of them; the plan of a group has no points. */
 export function drawCandidates(place, found, title) {
-  const all = found.candidates || [];
+  const all = found.of_group ? [] : found.candidates || [];
   place.hidden = !all.length;
   if (!all.length) return fill(place);
   const order = [...all].sort((a, b) => b.estimate - a.estimate || a.newcomers - b.newcomers);
