@@ -343,6 +343,17 @@ async def test_the_name_of_a_group_leads_to_the_group(told: ToldConsole, driver:
     assert driver.current_url.endswith("#/group/default/train")
 
 
+async def test_the_field_at_the_top_takes_the_name_of_a_group_and_says_so(told: ToldConsole, driver: WebDriver):
+    told.answer("/api/groups/default/train", {"state": "bound", "bound": 4, "minimum": 4, "sentences": ["is bound"]})
+    told.answer("/api/groups/default/train/trace", {"messages": []})
+    await go(driver, f"{told.url}#/cluster")
+    field = driver.find_element(By.ID, "pod")
+    assert field.get_attribute("placeholder") == "pod or group: namespace/name"
+    assert field.accessible_name == "Pod or group"
+    await asyncio.to_thread(field.send_keys, "default/train", Keys.ENTER)
+    await see(driver, ".verdict", r"default/train group of pods\s+bound\s+4 pods are bound")
+
+
 async def test_a_bound_member_leads_to_its_group_and_has_no_points_where_a_plan_placed_it(
     told: ToldConsole, driver: WebDriver
 ):
