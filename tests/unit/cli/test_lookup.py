@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod, PodSpec
+from berth.api.podgroups import GROUP_LABEL
 from berth.bus.interface import Session
 from berth.bus.stages import publish_decision, publish_pending
 from berth.messages.attempts import Decision, Outcome, Pending, Preemption, Victim
 from berth.messages.mirror import MirrorEntry, encode_entry
 from berth_cli.options import NotFoundError, parse_pod
+from berth_cli.pods.explain import decision_lines
 from berth_cli.pods.finding import config_in_use
 from berth_cli.pods.lookup import last_decision
 from berth_cli.services import what_stops
 from harness.fakes.memory_bus import MemoryBus
+from harness.worlds.printed import printed
 
 
 def decision(pod: str, outcome: Outcome, n: int = 1, **more: object) -> Decision:
@@ -52,7 +57,7 @@ async def session() -> Session:
     return session
 
 
-async def show(session: Session, name: str, **metadata: str) -> None:
+async def show(session: Session, name: str, **metadata: Any) -> None:
     """The mirror has the pod on its node."""
     pod = Pod(metadata=ObjectMeta(name=name, namespace="default", uid=f"uid-{name}", **metadata))
     entry = MirrorEntry(term=1, object=msgspec.Raw(msgspec.json.encode(pod)))
@@ -81,6 +86,13 @@ async def test_a_pod_on_its_node_or_deleted_by_others_was_not_evicted(session):
     assert (await last_decision(session, parse_pod("other"))).evicted_for is None
     await session.purge("cluster", "pod.uid-other")
     assert (await last_decision(session, parse_pod("other"))).evicted_for is None
+
+
+async def test_a_placed_pod_names_its_group(session):
+    assert (await last_decision(session, parse_pod("other"))).group is None
+    await show(session, "other", labels={GROUP_LABEL: "train"})
+    explained = await last_decision(session, parse_pod("other"))
+    assert "  `berth why --group default/train` shows its group" in printed(*decision_lines(explained))
 
 
 async def test_the_configuration_in_use_is_of_the_last_decision(session):

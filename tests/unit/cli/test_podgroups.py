@@ -290,7 +290,7 @@ def test_a_pod_says_that_it_waits_with_its_group():
     pod = rows()[1]
     lines = printed(*detail_lines(QueueAnswer(now=NOW), QueuedPodDetail(pod=pod)), width=200)
     assert lines[0] == f"default/second-0 waits with its group default/second: {TOO_SMALL}"
-    assert lines[-1].strip() == "`berth why --group default/second` shows the group"
+    assert lines[-1].strip() == "`berth why --group default/second` shows its group"
 
 
 def test_a_group_that_waits_is_explained_by_its_classes():

@@ -12,7 +12,7 @@ from typing import Annotated, Final
 
 import typer
 
-from berth.api.podgroups import Dialect, GroupKey, group_of
+from berth.api.podgroups import Dialect, GroupKey
 from berth.bus.interface import MESSAGE_ID, Session, StoredMessage
 from berth.bus.topology import DEAD, DECISIONS, PENDING, RANKED
 from berth.errors import BerthError
@@ -33,7 +33,7 @@ from berth_cli.options import (
     print_document,
     run_command,
 )
-from berth_cli.pods.lookup import mirrored_pod
+from berth_cli.pods.lookup import group_of_placed
 from berth_cli.pods.timeline import TracedMessage, as_json, stage_row, stage_table, trace_json, with_recalled
 from berth_cli.pods.waiting import queued_pod
 from berth_cli.rendering import open_console, print_rich
@@ -119,8 +119,7 @@ async def _group_of(session: Session, name: PodName) -> list[PodName]:
             return [PodName(namespace=name.namespace, name=detail.pod.group)] if detail.pod.group else []
     stored = await session.last(DECISIONS, name.filter("decision"))
     with suppress(BerthError):
-        pod = None if stored is None else await mirrored_pod(session, decode(stored.data, Decision).uid)
-        group = None if pod is None else group_of(pod)
+        group = None if stored is None else await group_of_placed(session, decode(stored.data, Decision).uid)
         return [] if group is None else [PodName(namespace=name.namespace, name=subject_name(group))]
     return []
 

@@ -42,11 +42,7 @@ def decision_lines(
     """
     decision = decided.decision
     yield headline(decided)
-    yield indented(_when(decided))
-    if decision.evaluated:
-        yield indented(_evaluated(decision))
-    if decision.of_group:
-        yield indented("placed with its PodGroup, all members in one plan")
+    yield from map(indented, _circumstances(decided))
     yield ""
     if decision.candidates and not decision.of_group:  # the plan has no points
         shown = decision.candidates if every_row else shown_candidates(decision.candidates, decision.node)
@@ -65,6 +61,16 @@ def decision_lines(
         yield plain(_preemption_line(decided, decided.preemption))
     if decision.blockers and decision.outcome is Outcome.UNSCHEDULABLE:
         yield plain(f"rejected by {', '.join(decision.blockers)}: requeued when a change may make the pod fit")
+
+
+def _circumstances(decided: ExplainedDecision) -> Iterator[str]:
+    yield _when(decided)
+    if decided.decision.evaluated:
+        yield _evaluated(decided.decision)
+    if decided.decision.of_group:
+        yield "placed with its PodGroup, all members in one plan"
+    if decided.group is not None:
+        yield f"`berth why --group {decided.group}` shows its group"
 
 
 def headline(decided: ExplainedDecision) -> Text:

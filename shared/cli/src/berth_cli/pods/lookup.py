@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from berth.api.pod import Pod
+from berth.api.podgroups import GroupKey, group_of
 from berth.bus.interface import Session
 from berth.bus.stages import OUTCOME
 from berth.bus.topology import CLUSTER, DECISIONS, PENDING, RANKED
@@ -48,6 +49,7 @@ class ExplainedDecision:
 
     ``preemption`` is the last preemption for the pod; ``evicted_for`` is the preemption that evicted the pod.
     ``has_left``: the pod was bound and is deleted. ``is_recorded``: the time of reading is the end of a recording.
+    ``group``: the one that the pod names.
     """
 
     decision: Decision
@@ -57,6 +59,7 @@ class ExplainedDecision:
     evicted_for: EvictionRecord | None = None
     has_left: bool = False
     is_recorded: bool = False
+    group: GroupKey | None = None
 
     @property
     def is_on_its_node(self) -> bool:
@@ -87,6 +90,7 @@ async def last_decision(session: Session, name: PodName) -> ExplainedDecision:
         preemption=await preemption_for(session, decision),
         evicted_for=await eviction_of(session, decision, stored.sequence),
         has_left=decision.outcome is Outcome.BOUND and await _has_left(session, decision.uid, stored.time),
+        group=await group_of_placed(session, decision.uid),
     )
 
 
@@ -154,6 +158,14 @@ async def _exists(session: Session, uid: str) -> bool:
     except DecodeError:
         return True
     return pod is not None and pod.metadata.deletion_timestamp is None
+
+
+async def group_of_placed(session: Session, uid: str) -> GroupKey | None:
+    """The group that a pod of the mirror names."""
+    with suppress(DecodeError):
+        pod = await mirrored_pod(session, uid)
+        return None if pod is None else group_of(pod)
+    return None
 
 
 async def mirrored_pod(session: Session, uid: str) -> Pod | None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from berth.api.pod import Pod
 from berth.bus.interface import Session
 from berth.errors import BerthError
+from berth.messages.groupattempts import group_named
 from berth.messages.queue import QueueAnswer, QueuedPodDetail
 from berth_cli.options import NotFoundError, PodName
 from berth_cli.pods.lookup import ExplainedDecision, check_it_is_the_last, last_decision
@@ -52,7 +53,8 @@ async def explanation_of(session: Session, name: PodName) -> KnownByDecision | K
         return KnownByDecision(decided=decided)
     if answer.detail.pod.uid != decided.decision.uid or answer.detail.pod.waits_with_group:
         return KnownByWatcher(answer=answer, detail=answer.detail)
-    return KnownByDecision(decided=decided, pod=answer.detail.object)
+    group = group_named(name.namespace, answer.detail.pod.group)
+    return KnownByDecision(decided=replace(decided, group=group), pod=answer.detail.object)
 
 
 async def ask_the_watcher(session: Session, name: PodName) -> QueueAnswer | None:

@@ -301,8 +301,8 @@ def _what_ends_it(answer: QueueAnswer, detail: QueuedPodDetail) -> Iterator[str]
     if detail.awaited_versions:
         awaited = ", ".join(f"{kind} {version}" for kind, version in sorted(detail.awaited_versions.items()))
         yield f"until the watcher has seen resourceVersion {awaited}"
-    if pod.waits_with_group:
-        yield f"`berth why --group {group_named(pod.namespace, pod.group)}` shows the group"
+    if pod.group:
+        yield f"`berth why --group {group_named(pod.namespace, pod.group)}` shows its group"
     if pod.queue == IN_FLIGHT:
         trace = "berth trace" if pod.members is None else f"berth trace --group {pod.title}"
         yield _ENDED if pod.stage == "awaiting watch" else f"`{trace}` shows its messages"
