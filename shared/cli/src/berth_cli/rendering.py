@@ -98,9 +98,11 @@ def print_yaml(value: object, *, one_of_many: bool = False) -> None:
     """One YAML document with the values of its JSON form; one of many starts with a document marker."""
     import yaml  # noqa: PLC0415 - most commands print none
 
+    from berth.api.config.yamlreader import YamlDumper  # noqa: PLC0415 - as well
+
     # Through JSON, so that times and other types are written in the same form.
     plain_value = msgspec.json.decode(in_json(msgspec.json.encode(value).decode()))
-    text = yaml.safe_dump(plain_value, sort_keys=False, allow_unicode=True, width=WIDE)
+    text = yaml.dump(plain_value, Dumper=YamlDumper, sort_keys=False, allow_unicode=True, width=WIDE)
     print_text(f"---\n{text.rstrip()}" if one_of_many else text.rstrip())
 
 

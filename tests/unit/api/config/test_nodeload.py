@@ -159,6 +159,11 @@ def test_what_is_not_taken_of_trimaran_is_refused_with_a_sentence(name):
             ["safeVarianceMargin: want at most 1000, got nan"],
         ),
         (
+            "LoadVariationRiskBalancing",
+            "{safeVarianceMargin: 2e3, safeVarianceSensitivity: 1e-1}",
+            ["safeVarianceMargin: want at most 1000, got 2000.0"],
+        ),
+        (
             "TargetLoadPacking",
             "{defaultRequests: {cpu: -2}}",
             ["defaultRequests.cpu: want 0 or more, got -2"],

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 import yaml
 
-from berth.api.config.yamlreader import check_yaml, reason_in_a_line, yaml_values
+from berth.api.config.yamlreader import YamlDumper, check_yaml, reason_in_a_line, yaml_values
 from harness.worlds.oracle import clusters, list_of, objects_of
 
 
@@ -14,7 +14,8 @@ from harness.worlds.oracle import clusters, list_of, objects_of
     "text",
     [
         pytest.param(
-            "a: 1\nb: [x, 'y', \"z\", 1.5, .inf, 0x1f, 0o7, 1_000, 1e3]\nc: {}\nd: []\n", id="collections and numbers"
+            "a: 1\nb: [x, 'y', \"z\", 1.5, 0x1f, 0o7, 1_000, 1.0e+3, 1e3x, e3]\nc: {}\nd: []\n",
+            id="collections and numbers",
         ),
         pytest.param("[yes, no, on, off, true, True, ~, null, '', '~', 'yes']", id="words with a meaning in YAML"),
         pytest.param("[2026-11-21T07:48:59Z, 2026-11-21, '2026-11-21', 12:30:45]", id="times"),
@@ -30,6 +31,23 @@ from harness.worlds.oracle import clusters, list_of, objects_of
 )
 def test_values_are_those_of_the_safe_loader(text):
     assert list(yaml_values(text)) == list(yaml.safe_load_all(text))
+
+
+def test_a_number_with_an_exponent_needs_no_dot_and_no_sign():
+    (value,) = yaml_values("[1e3, 1E3, 2e-1, +1.e3, -.5e1, '1e3']")
+    assert value == [1000.0, 1000.0, 0.2, 1000.0, -5.0, "1e3"]
+
+
+def test_text_like_a_number_is_written_in_quotes():
+    text = {"label": "1e3", "number": 1e3, "whole": 1}
+    written = yaml.dump(text, Dumper=YamlDumper)
+    assert written == "label: '1e3'\nnumber: 1000.0\nwhole: 1\n"
+    assert list(yaml_values(written)) == [text]
+
+
+def test_a_number_that_json_does_not_have_is_text():
+    (value,) = yaml_values("[.inf, -.Inf, .NaN, 1e999, 1.0e+999, !!float nan]")
+    assert value == [".inf", "-.Inf", ".NaN", "1e999", "1.0e+999", "nan"]
 
 
 def test_an_equals_sign_is_text():

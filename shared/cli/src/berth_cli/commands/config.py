@@ -18,6 +18,7 @@ from berth.api.config.load import ConfigurationError
 from berth.api.config.presets import CURRENT_RELEASE, DEFAULT_NAME, PRESETS, GateError, GateValues, Preset, read_gates
 from berth.api.config.profiles import expand
 from berth.api.config.types import PluginRef, Plugins, Point
+from berth.api.config.yamlreader import YamlDumper
 from berth.exits import Exit
 from berth.leader.samepods import warning_about
 from berth.profiles.configuration import problems_in_services, read_configuration
@@ -124,7 +125,7 @@ def show(
         print_text(json.dumps(document, indent=2))
     else:
         comment = f"# {hint}\n" if hint else ""
-        print_text(comment + yaml.safe_dump(document, sort_keys=False).rstrip())
+        print_text(comment + yaml.dump(document, Dumper=YamlDumper, sort_keys=False).rstrip())
 
 
 def _read_again_with(provider: str | None, gates: str | None) -> str:

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 _WANTED: Final = "want what `kubectl get -o json` or `-o yaml` prints"
 _LIST: Final = "List"
-# Errors of YAML values that JSON does not have: keys that are not text, infinite numbers, cycles.
+# Errors of YAML values that JSON does not have: keys that are not text, numbers of more than 64 bits, cycles.
 _NOT_JSON: Final = (TypeError, ValueError, OverflowError, RecursionError)
 _VALIDATION: Final = re.compile(r"(?P<reason>.*) - at `\$\.?(?P<path>.*)`", re.DOTALL)
 

@@ -18,7 +18,7 @@ import msgspec
 import yaml
 
 from berth.api.config.types import KIND
-from berth.api.config.yamlreader import check_yaml, reason_in_a_line
+from berth.api.config.yamlreader import YamlLoader, check_yaml, reason_in_a_line
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -177,7 +177,7 @@ def parse_yaml(text: str, problems: Problems) -> dict[str, object] | None:
     except yaml.YAMLError as exc:
         problems.append(f"not YAML: {reason_in_a_line(exc)}")
         return None
-    loader = yaml.CSafeLoader(text)
+    loader = YamlLoader(text)
     try:
         node = loader.get_node() if loader.check_node() else None
         if loader.check_node():

@@ -1,5 +1,8 @@
 """Reads YAML with the same values as PyYAML's safe loader, in a fifth of the time, and within bounds.
 
+As in Kubernetes' reader, a number with an exponent needs neither a dot nor a sign (``1e3``), and a lone ``=`` is text.
+Infinite numbers and NaN stay text, because all values become JSON.
+
 Values are built from the events of PyYAML's C parser. Its CSafeLoader builds a tree of nodes first. All YAML passes
 through :func:`bounded_events`, because a few hundred bytes with aliases of aliases would become gigabytes, and deep
 nesting would end the process.
@@ -7,6 +10,8 @@ nesting would end the process.
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Hashable, Iterator
 from functools import lru_cache
 from typing import Any, Final
@@ -14,7 +19,6 @@ from typing import Any, Final
 import yaml
 from yaml.composer import ComposerError
 from yaml.constructor import ConstructorError, SafeConstructor
-from yaml.resolver import Resolver
 
 from berth.decoding import MAX_NESTING
 
@@ -25,7 +29,21 @@ _MERGE: Final = object()  # the key ``<<``: its value is merged into the mapping
 # Values and characters of text that a document's aliases may repeat, as manifests repeat some labels.
 MOST_REPEATED: Final = 100_000
 LONGEST_NUMBER: Final = 100  # characters of a number or date; longer ones cost the square of their length
-_resolver: Final = Resolver()
+
+
+class YamlLoader(yaml.CSafeLoader):
+    """PyYAML's safe loader with numbers as in Kubernetes' YAML reader."""
+
+
+class YamlDumper(yaml.SafeDumper):
+    """PyYAML's safe dumper, which quotes text that these readers take for a number."""
+
+
+for _one in (YamlLoader, YamlDumper):
+    _one.add_implicit_resolver(
+        f"{_TAG}float", re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+$"), list("-+.0123456789")
+    )
+_resolver: Final = YamlLoader("")
 _constructor: Final = SafeConstructor()
 
 
@@ -192,11 +210,12 @@ def _scalar(event: Any) -> Any:
 
 
 def _constructed(node: yaml.ScalarNode) -> Any:
-    """PyYAML's other exceptions become YAMLErrors."""
+    """The value, or the text of a number that JSON does not have. PyYAML's other exceptions become YAMLErrors."""
     try:
-        return _constructor.construct_object(node)
+        value = _constructor.construct_object(node)
     except (ValueError, OverflowError, IndexError, KeyError) as exc:
         raise ConstructorError(None, None, str(exc), node.start_mark) from exc
+    return node.value if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _too_long(tag: str) -> str:
