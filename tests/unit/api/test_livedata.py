@@ -38,7 +38,7 @@ def test_a_sample_of_cpu_and_memory_has_only_the_statistics_that_were_asked_for(
 
 @pytest.mark.parametrize("amount", [b"-1", b"1e16"])
 def test_an_impossible_usage_is_refused(amount):
-    with pytest.raises(DecodeError, match=r"want a usage of 0 to 1e\+15"):
+    with pytest.raises(DecodeError, match=r"cpu\.p50: want millicores of 0 to 1e\+15"):
         decode_sample(b'{"schema":1,"cpu":{"p50":%b},"sampled_at":"2026-01-01T00:00:00Z"}' % amount)
 
 

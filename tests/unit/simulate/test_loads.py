@@ -46,28 +46,76 @@ def test_of_several_samples_of_a_node_the_newest_counts():
     assert read(SAMPLE, METRICS)[0]["a"].cpu.average == 3500
 
 
+def test_numbers_may_have_an_exponent():
+    assert read(sample("cpu: {average: 3E3}"))[0]["a"].cpu.average == 3000
+
+
+def metrics(more: str = "usage: {}") -> str:
+    return f"{{kind: NodeMetrics, metadata: {{name: a}}, timestamp: '2026-11-26T10:00:00Z', {more}}}"
+
+
+def sample(more: str) -> str:
+    return f"{{kind: NodeSample, metadata: {{name: a}}, sampled_at: '2026-11-26T10:00:00Z', {more}}}"
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("{kind: Pod}", "kind: want NodeMetrics or NodeSample, got 'Pod'"),
-        ("{kind: NodeMetrics, metadata: {name: a}, usage: {}}", "Object missing required field `timestamp`"),
+        ("{kind: Pod, metadata: {name: a}}", "node a: kind: want NodeMetrics or NodeSample, got 'Pod'"),
+        (metrics(), "node a: usage: want cpu or memory, got none"),
+        (metrics("usage: {cpus: 1}"), "node a: usage: want cpu or memory, got cpus"),
+        (metrics("usage: {cpu: much}"), "node a: usage.cpu: want a quantity such as 500m or 2Gi, got 'much'"),
+        (metrics("usage: {cpu: -5m}"), "node a: usage.cpu: want 0 to a petabyte, got -5m"),
+        (metrics("usages: {cpu: 1}"), "node a: usages: unknown field, did you mean 'usage'?"),
         (
-            "{kind: NodeMetrics, metadata: {name: a}, timestamp: '2026-11-26T10:00:00Z', usage: {cpu: much}}",
-            "usage.cpu: ",
+            "{kind: NodeMetrics, metadata: {name: a}, usage: {cpu: 1}}",
+            "node a: timestamp: want a time with its zone such as 2026-11-26T10:00:00Z, got None",
         ),
-        ("{kind: NodeMetrics, metadata: {}, timestamp: '2026-11-26T10:00:00Z', usage: {}}", "metadata.name: "),
         (
-            "{kind: NodeSample, metadata: {name: a}, cpu: {average: -1}, sampled_at: '2026-11-26T10:00:00Z'}",
-            "want a usage",
+            "{kind: NodeMetrics, metadata: {name: a}, timestamp: '0001-01-01T00:00:00Z', usage: {cpu: 1}}",
+            "node a: timestamp: want a year of 1970 to 2286, got 0001-01-01T00:00:00+00:00",
         ),
-        ("{kind: NodeSample, metadata: {name: a}, cpu: {average: 1}, sampled_at: '2026-11-26T10:00:00'}", "sampled_at"),
+        ("{kind: NodeSample, metadata: {}, cpu: {average: 1}}", "metadata.name: want the node's name, got None"),
+        (sample("cpu: {average: -1}"), "node a: cpu.average: want millicores of 0 to 1e+15, got -1"),
+        (sample("memory: {p95: 1e20}"), "node a: memory.p95: want bytes of 0 to 1e+15, got 1e+20"),
+        (sample("cpu: {average: .nan}"), "node a: cpu.average: want a number, got '.nan'"),
+        (sample("cpu: {average: -.inf}"), "node a: cpu.average: want a number, got '-.inf'"),
+        (sample("cpu: {avg: 3200}"), "node a: cpu.avg: unknown field"),
+        (sample("cpus: {average: 400}"), "node a: cpus: unknown field, did you mean 'cpu'?"),
+        (
+            sample("cpu: {}"),
+            "node a: want cpu or memory with one of average, deviation, p50, p90, p95, p99, got none",
+        ),
+        (
+            "{kind: NodeSample, metadata: {name: a}, cpu: {average: 1}}",
+            "node a: sampled_at: want a time with its zone such as 2026-11-26T10:00:00Z, got None",
+        ),
+        (
+            "{kind: NodeSample, metadata: {name: a}, cpu: {average: 1}, sampled_at: '2026-11-26T10:00:00'}",
+            "node a: sampled_at: want a time with its zone such as 2026-11-26T10:00:00Z, got '2026-11-26T10:00:00'",
+        ),
     ],
 )
-def test_what_cannot_be_read_is_named_with_its_file(text, problem):
-    loads, [found] = read(text)
-    assert loads == {}
-    assert found.startswith("load.yaml: ")
-    assert problem in found
+def test_what_cannot_be_read_is_named_with_its_file_node_and_field(text, problem):
+    assert read(text) == ({}, [f"load.yaml: {problem}"])
+
+
+def test_all_mistakes_of_a_sample_are_named():
+    text = sample("cpu: {average: -1, p9: 3}, memory: 5").replace("2026", "0001")
+    _, problems = read(text)
+    assert problems == [
+        "load.yaml: node a: cpu.p9: unknown field, did you mean 'p99'?",
+        "load.yaml: node a: memory: want a mapping, got 5",
+        "load.yaml: node a: sampled_at: want a year of 1970 to 2286, got 0001-11-26T10:00:00+00:00",
+        "load.yaml: node a: cpu.average: want millicores of 0 to 1e+15, got -1",
+    ]
+
+
+def test_a_number_that_no_computer_holds_is_a_mistake_of_its_node():
+    text = '{"kind": "NodeSample", "metadata": {"name": "a"}, "cpu": {"average": 1%s}}' % ("0" * 400)
+    problems: list[str] = []
+    assert loads_of(documents("load.json", text.encode(), problems), problems) == {}
+    assert problems == ["load.json: node a: decoding a NodeSample: int too large to convert to float"]
 
 
 CONFIG = """
@@ -99,7 +147,7 @@ def simulated(tmp_path, config: str, load: str, nodes: str = "abc") -> tuple[dic
 
 def test_node_load_places_by_the_loads_of_the_file(tmp_path):
     report, notes = simulated(
-        tmp_path, CONFIG, METRICS + "- {metadata: {name: z}, timestamp: '2026-11-26T10:00:00Z', usage: {}}"
+        tmp_path, CONFIG, METRICS + "- {metadata: {name: z}, timestamp: '2026-11-26T10:00:00Z', usage: {cpu: 1}}"
     )
     # a pod without requests is estimated at 250 millicores; a: 100 - 35 - 2.5 = 62, b: 100 - 8.13 - 2.5 = 89; c, which
     # has no sample, is the mean: 100 - (35 + 8.13) / 2 - 2.5 = 75

@@ -23,12 +23,12 @@ from berth.decoding import decode_json
 from berth.errors import DecodeError
 from berth.kube.client import KubeClient
 from berth.kube.errors import ApiUnreachableError, refusal
-from berth.messages.livedata import MAX_USAGE, MeasuredUsage, NodeSample, utc_time
+from berth.messages.livedata import MAX_USAGE, MeasuredUsage, NodeSample, check_time, utc_time
 from berth_metrics_collector.nodenames import NodeNames
 from berth_metrics_collector.poller import MatchedSamples, Reporter
 from berth_metrics_collector.prometheus import Cause, SourceError
 from berth_metrics_collector.queries import QUANTILES
-from berth_metrics_collector.samples import MAX_TIME, NodeSamples
+from berth_metrics_collector.samples import NodeSamples
 from berth_metrics_collector.usage import MILLI, Allocatable
 
 PATH: Final = "/apis/metrics.k8s.io/v1beta1/nodes"
@@ -183,9 +183,7 @@ class SeenUsage:
 
 def _time(timestamp: msgspec.Raw) -> float:
     found: datetime = decode_json(_times, timestamp, "timestamp")
-    # Other years are mistakes, and beyond the first and the last a time of another zone has no date in UTC.
-    if not 0 <= found.timestamp() <= MAX_TIME:
-        raise DecodeError(f"decoding timestamp: want a year of 1970 to 2286, got {found.isoformat()}")
+    check_time(found, "decoding timestamp")
     return found.timestamp()
 
 

@@ -17,13 +17,12 @@ from typing import Any, Final, NamedTuple
 
 from berth.api.config.networktraffic import BandwidthQuery
 from berth.messages.livedata import MAX_RATE as MAX_CAPACITY
-from berth.messages.livedata import MIN_CAPACITY, NodeSample, utc_time
+from berth.messages.livedata import MAX_TIME, MIN_CAPACITY, NodeSample, utc_time
 from berth_metrics_collector.devices import DeviceFacts, counted_devices
 from berth_metrics_collector.prometheus import SampleRow, labels_of
 
 MIN_SCRAPES: Final = 4  # from here on rate x range / (scrapes x interval) is within 11 % of the truth
 MAX_RATE: Final = 1e13  # bytes per second above which a value is invalid: a thousand times the fastest link
-MAX_TIME: Final = 1e10  # Unix seconds above which a time is invalid: the year 2286, far below milliseconds
 # Seconds by which a series may be older than the newest of its exporter: a scrape gives all the same time, so older
 # ones have ended without a marker.
 _SAME_SCRAPE: Final = 1.0

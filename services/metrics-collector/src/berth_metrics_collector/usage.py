@@ -13,8 +13,8 @@ from datetime import timedelta
 from typing import Any, Final
 
 from berth.api.config.nodeload.queries import MeasuredResource, Statistic
-from berth.messages.livedata import MAX_USAGE, MeasuredUsage, NodeSample, utc_time
-from berth_metrics_collector.samples import MAX_TIME, NodeSamples, Target, age_order, differing_labels, rate_correction
+from berth.messages.livedata import MAX_TIME, MAX_USAGE, MeasuredUsage, NodeSample, utc_time
+from berth_metrics_collector.samples import NodeSamples, Target, age_order, differing_labels, rate_correction
 
 MILLI = 1000
 _UNITS: Final[Mapping[MeasuredResource, str]] = {"cpu": "millicores", "memory": "bytes"}

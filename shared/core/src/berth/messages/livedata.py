@@ -8,12 +8,12 @@ Traffic is in bytes per second; only annotations and arguments are in bits.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, Literal
 
 import msgspec
-from msgspec.structs import astuple
 
 from berth.decoding import check_size, decode_json, decoding
 from berth.errors import DecodeError
@@ -90,6 +90,9 @@ MAX_RATE: Final = 1e15
 MIN_CAPACITY: Final = 1 / 8
 # Millicores or bytes of a node; a petabyte. A higher amount is an error.
 MAX_USAGE: Final = 1e15
+MAX_TIME: Final = 1e10  # Unix seconds above which a time is invalid: the year 2286, far below milliseconds
+_RATES: Final = ("receive", "transmit", "capacity")
+_UNITS: Final = {"cpu": "millicores", "memory": "bytes"}
 
 
 def encode_sample(sample: NodeSample) -> bytes:
@@ -104,15 +107,8 @@ def decode_sample(data: bytes) -> NodeSample:
         DecodeError: malformed in any other way; also impossible amounts and times without a zone.
     """
     sample = decode_versioned(data, NodeSample, "a sample")
-    rates = (sample.receive, sample.transmit, sample.capacity)
-    if any(rate is not None and not 0 <= rate <= MAX_RATE for rate in rates):
-        raise DecodeError(f"decoding a sample: want bytes per second of 0 to {MAX_RATE:g}, got {rates}")
-    if sample.capacity is not None and 0 < sample.capacity < MIN_CAPACITY:
-        want = f"want a capacity of 0, or {MIN_CAPACITY:g} or more"
-        raise DecodeError(f"decoding a sample: {want}, got {sample.capacity}")
-    used = [amount for usage in (sample.cpu, sample.memory) if usage is not None for amount in astuple(usage)]
-    if any(amount is not None and not 0 <= amount <= MAX_USAGE for amount in used):
-        raise DecodeError(f"decoding a sample: want a usage of 0 to {MAX_USAGE:g}, got {used}")
+    for problem in impossible_amounts(sample):
+        raise DecodeError(f"decoding a sample: {problem}")
     if len(sample.by) > MAX_AUTHOR:
         raise DecodeError(f"decoding a sample: want at most {MAX_AUTHOR} characters of by, got {len(sample.by)}")
     if sample.sampled_at.tzinfo is None:
@@ -120,6 +116,34 @@ def decode_sample(data: bytes) -> NodeSample:
     with decoding("a sample"):
         sample.sampled_at.timestamp()  # Some dates have no Unix time.
     return sample
+
+
+def impossible_amounts(sample: NodeSample) -> Iterator[str]:
+    """A sentence for each amount that no node has, with the name of its field."""
+    for name in _RATES:
+        rate = getattr(sample, name)
+        if rate is not None and not 0 <= rate <= MAX_RATE:
+            yield f"{name}: want bytes per second of 0 to {MAX_RATE:g}, got {rate:g}"
+    if sample.capacity is not None and 0 < sample.capacity < MIN_CAPACITY:
+        yield f"capacity: want bytes per second of 0, or {MIN_CAPACITY:g} or more, got {sample.capacity:g}"
+    for resource, unit in _UNITS.items():
+        usage = getattr(sample, resource)
+        if usage is None:
+            continue
+        for name in MeasuredUsage.__struct_fields__:
+            amount = getattr(usage, name)
+            if amount is not None and not 0 <= amount <= MAX_USAGE:
+                yield f"{resource}.{name}: want {unit} of 0 to {MAX_USAGE:g}, got {amount:g}"
+
+
+def check_time(at: datetime, what: str) -> None:
+    """Check the time of a measurement; the error calls it ``what``.
+
+    Raises:
+        DecodeError: a year that is a mistake. Beyond the first and the last a time of another zone has no date in UTC.
+    """
+    if not 0 <= at.timestamp() <= MAX_TIME:
+        raise DecodeError(f"{what}: want a year of 1970 to 2286, got {at.isoformat()}")
 
 
 # A plugin's reader decodes each fact anew for every node and pod.
