@@ -163,6 +163,23 @@ def test_a_sample_that_is_older_than_the_newest_by_more_than_its_age_does_not_co
     assert report["scores"]["NodeLoad"] == {"a": 890, "b": 890}  # the mean of b alone
 
 
+def test_a_plugin_that_abstains_is_said_once(tmp_path):
+    late = METRICS.replace("10:00:10Z", "10:10:00Z")  # b's; 600 s after a's
+    report, notes = simulated(tmp_path, CONFIG, late)
+    assert report["scores"]["NodeLoad"] == {"a": 0, "b": 0, "c": 0}
+    assert notes.count("--load: NodeLoad: CPU abstains: 1 of 3 nodes have a recent sample\n") == 1
+
+
+def test_a_statistic_that_no_sample_has_is_said(tmp_path):
+    _, notes = simulated(tmp_path, CONFIG, "---\n" + sample("cpu: {p95: 100}"), nodes="a")
+    assert "--load: NodeLoad: CPU abstains: 0 of 1 nodes have a recent sample\n" in notes
+
+
+def test_a_resource_that_few_samples_have_is_said(tmp_path):
+    _, notes = simulated(tmp_path, CONFIG.replace("cpu: 1", "cpu: 1, memory: 1"), METRICS)
+    assert "--load: NodeLoad: memory left out: 1 of 3 nodes have a recent sample\n" in notes
+
+
 def test_loads_that_no_plugin_reads_are_said(tmp_path):
     config = CONFIG.replace("NodeLoad", "NodeFailures").replace("resourceWeights: {cpu: 1}", "")
     assert "--load: no profile has a plugin that reads samples" in simulated(tmp_path, config, METRICS)[1]

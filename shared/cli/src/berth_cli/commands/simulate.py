@@ -35,6 +35,7 @@ from berth_cli.simulate.documents import documents
 from berth_cli.simulate.engine import PodReport, Report, ReportCounts, Simulation
 from berth_cli.simulate.groups import PodGroupReport
 from berth_cli.simulate.inputs import InputError, OtherForm, counted, read_inputs
+from berth_cli.simulate.loads import abstentions
 
 app = typer.Typer()
 
@@ -181,7 +182,8 @@ def _simulate(configuration: KubeSchedulerConfiguration, options: _Options) -> b
         for problem in error.problems:
             note(problem)
         raise typer.Exit(Exit.USAGE) from error
-    for sentence in (*inputs.notes, *extenders_not_asked(configuration)):
+    abstaining = abstentions(inputs.snapshot, inputs.pods, profiles) if options.loads else ()
+    for sentence in (*inputs.notes, *abstaining, *extenders_not_asked(configuration)):
         note(sentence)
     simulation = Simulation(snapshot=inputs.snapshot, profiles=profiles)
     place = simulation.independently if options.independent else simulation.in_queue_order

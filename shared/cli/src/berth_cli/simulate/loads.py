@@ -15,10 +15,12 @@ import msgspec
 
 from berth.api.config.decode import Problems, read_struct
 from berth.api.config.nodeload.queries import MEASURED, MeasuredResource, Statistic
+from berth.api.pod import Pod
 from berth.api.resources import QuantityError, of_resource
 from berth.cluster.snapshot import Snapshot
 from berth.decoding import decode_json, decoding
 from berth.errors import DecodeError
+from berth.framework.profile import Profile
 from berth.messages.attempts import Time
 from berth.messages.encoding import SCHEMA
 from berth.messages.livedata import (
@@ -32,6 +34,7 @@ from berth.messages.livedata import (
     encode_sample,
     impossible_amounts,
 )
+from berth.plugins.nodeload.scoring import LoadScore
 from berth_cli.simulate.documents import Document
 
 METRICS: Final = "NodeMetrics"
@@ -173,3 +176,13 @@ def give_loads(snapshot: Snapshot, loads: Mapping[str, NodeSample], sources: Col
         yield f"--load: {missing} of {len(nodes)} nodes have no sample"
     if others := len(loads.keys() - nodes):
         yield f"--load: {others} of {len(loads)} samples are of nodes that the cluster does not have"
+
+
+def abstentions(snapshot: Snapshot, pods: Iterable[Pod], profiles: Mapping[str, Profile]) -> Iterator[str]:
+    """A note for each plugin that does not score a resource because too few nodes have a recent sample."""
+    found: dict[str, None] = {}
+    for pod in pods if snapshot.node_count else ():
+        for plugin in profiles[pod.spec.scheduler_name].explaining:
+            if isinstance(plugin, LoadScore) and (left_out := plugin.left_out(pod, snapshot)):
+                found[f"--load: {plugin.name}: {left_out}"] = None
+    yield from found

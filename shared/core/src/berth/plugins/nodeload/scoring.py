@@ -120,16 +120,17 @@ class LoadScore(VectorScorePlugin, VectorExplainingPlugin, LivePlugin):
         points += ROUNDING
         return points.astype(np.int64)
 
+    def left_out(self, pod: Pod, snapshot: Snapshot) -> str:
+        """For people: the resources of which too few nodes have a recent sample to score them; empty without any."""
+        return _left_out(self.resources, self.loads_for(pod, snapshot))
+
     def explain(self, state: CycleState, pod: Pod, node: NodeInfo) -> str:
         """For people: measured use, its age, and the estimates."""
         return self.explain_all(state, pod, Nodes(node.snapshot, np.array([node.row])))[0]
 
     def explain_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> list[str]:
         loads, _ = self._read(state, pod, nodes.snapshot)
-        terms, left_out = loads.terms(self.resources), ""
-        if len(terms) < len(self.resources):
-            known = [term.resource for term in terms]
-            left_out = "; ".join([_left_out(each, loads, known) for each in self.resources if each not in known])
+        terms, left_out = loads.terms(self.resources), _left_out(self.resources, loads)
         if not terms:
             return [left_out] * len(nodes)
         kept = loads.lines
@@ -216,10 +217,17 @@ def _percent(row: int, amount: Amount, allocatable: Amount) -> str:
     return f"{100 * amount.item(row) / allocatable.item(row):.0f} %"
 
 
-def _left_out(resource: MeasuredResource, loads: NodeLoads, known: Sequence[MeasuredResource]) -> str:
-    measured = loads.measured(resource)
-    verb = "left out" if known else "abstains"
-    return f"{WORDS[resource]} {verb}: {measured.count} of {measured.nodes} nodes have a recent sample"
+def _left_out(resources: Sequence[MeasuredResource], loads: NodeLoads) -> str:
+    known = [term.resource for term in loads.terms(resources)]
+    if len(known) == len(resources):
+        return ""
+    verb, sentences = "left out" if known else "abstains", []
+    for resource in resources:
+        if resource not in known:
+            measured = loads.measured(resource)
+            count = f"{measured.count} of {measured.nodes} nodes have a recent sample"
+            sentences.append(f"{WORDS[resource]} {verb}: {count}")
+    return "; ".join(sentences)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
