@@ -122,12 +122,16 @@ async def test_a_busy_node_gets_no_pods_while_its_exporter_restarts(prometheus):
         made["busy"].reboot(nodename="renamed-by-somebody", release="6.12.0-9")
         await made["busy"].start()
         await ranking.never_best("busy", seconds=RANGE.total_seconds())
-        assert (await world.sample("busy")).receive == pytest.approx(80 * MEGA, rel=0.12)
+        # The first rates of a young series may be 13 % too low.
+        await world.until(
+            lambda sample: sample is not None and 75 * MEGA < sample.receive < 85 * MEGA, "busy", seconds=15
+        )
         await world.show(node_at("new", made["new"].address))
         prometheus.scrape(*(exporter.instance for exporter in made.values()))
         await ranking.never_best("busy", "new", seconds=RANGE.total_seconds())
-        young = await world.until(lambda sample: sample is not None, "new", seconds=15)
-        assert young.receive == pytest.approx(90 * MEGA, rel=0.12)
+        await world.until(
+            lambda sample: sample is not None and 84 * MEGA < sample.receive < 96 * MEGA, "new", seconds=15
+        )
         await ranking.never_best("busy", "new", seconds=RANGE.total_seconds())
 
 
