@@ -289,6 +289,7 @@ def test_the_default_thresholds_are_65_and_95_percent():
 def test_expired_metrics_refuse_no_node_however_the_file_is_written():
     how = args(filter_expired_node_metrics=True, enable_schedule_when_node_metrics_expired=False)
     assert reasons(how, cluster(how, old=percents(10, 10, ago=1000))) == {"old": ()}
+    assert profile_of(FACTORY.build(how)).rejects_for == {"LoadAwareScheduling": 180.0}
 
 
 def test_a_threshold_of_0_is_none():

@@ -342,6 +342,11 @@ def test_a_sample_well_below_the_thresholds_helps(update, helps):
     assert may_help(profile, ["NodeLoad"], event, WEB, None, update) is helps
 
 
+def test_a_rejection_ends_with_the_maximum_age_of_samples():
+    profile = profile_of(FACTORY.build(args(usage_thresholds=LIMITS, maximum_age=timedelta(seconds=90))))
+    assert profile.rejects_for == {"NodeLoad": 90.0}
+
+
 @pytest.mark.parametrize(("used", "helps"), [(2, True), (2.1, False)])
 def test_of_a_threshold_below_10_percent_a_sample_of_the_half_helps(used, helps):
     profile = profile_of(FACTORY.build(args(usage_thresholds={"cpu": 4})))

@@ -18,6 +18,7 @@ from berth_watcher.settings import AttemptSettings, RequeueSettings
 from berth_watcher.stages.pods import HEAD_START_SECONDS
 from berth_watcher.store import ObjectStore
 from harness.builders.objects import pod_requesting
+from harness.builders.profiles import default_profile
 from harness.worlds.watcher_world import KINDS, WatcherUnderTest, a_node, a_pod
 
 FIT = {"blockers": ["NodeResourcesFit"]}
@@ -114,6 +115,15 @@ def test_a_pod_gives_way_to_a_more_important_one_for_a_tenth_of_a_second():
     assert watcher.core.due() == watcher.now + HEAD_START_SECONDS
     watcher.advance(HEAD_START_SECONDS)
     assert watcher.pods_published[2:] == ["high", "low"]
+
+
+def test_a_pod_does_not_give_way_to_one_of_another_profile():
+    watcher = WatcherUnderTest(profiles={"berth": default_profile(), "other": default_profile()})
+    watcher.lead(a_pod("low", scheduler="other"), a_pod("high", priority=1))
+    rejected(watcher, "high")
+    rejected(watcher, "low")
+    watcher.show(a_node("n1"))
+    assert sorted(watcher.pods_published[2:]) == ["high", "low"]
 
 
 def test_a_pod_that_was_not_tried_yet_gives_way_to_none():

@@ -5,7 +5,7 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from berth.api.config.networktraffic import NetworkTrafficArgs, maximum_age_of, query_of
+from berth.api.config.networktraffic import NetworkTrafficArgs, query_of
 from berth.framework.events import Action, ClusterEvent, EventHint, LiveDataUpdate, Resource
 from berth.framework.interface import EnqueueExtensions, FilterPlugin
 from berth.framework.status import SUCCESS, Status
@@ -16,7 +16,10 @@ from berth_watcher.queue.requeue import MAX_EVENTS
 from harness.builders.profiles import profile_of
 from harness.worlds.watcher_world import WatcherUnderTest, a_pod
 
-ARGS = NetworkTrafficArgs(url="http://prometheus:9090", range=timedelta(minutes=1), saturation_percent=90)
+AGE = timedelta(seconds=270)
+ARGS = NetworkTrafficArgs(
+    url="http://prometheus:9090", range=timedelta(minutes=1), maximum_age=AGE, saturation_percent=90
+)
 QUERY = query_of(ARGS).token
 POWER = LiveSource(bucket=FACTS, name="power")
 
@@ -71,7 +74,7 @@ def test_sample_of_a_free_link_requeues_a_pod_that_saturated_links_rejected():
 
 def test_pod_that_a_sample_rejected_is_tried_again_once_the_sample_is_too_old():
     """No event says so, and a pod that comes then is placed: samples that are too old reject nothing."""
-    watcher, age = unschedulable_pod(blocker="NetworkTraffic"), maximum_age_of(ARGS).total_seconds()
+    watcher, age = unschedulable_pod(blocker="NetworkTraffic"), AGE.total_seconds()
     watcher.advance(age - 3)
     assert watcher.stage("web") == "unschedulable"
     watcher.advance(1)
