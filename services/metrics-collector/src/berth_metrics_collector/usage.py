@@ -111,7 +111,7 @@ def _amounts(
 def _usage(
     resource: MeasuredResource, amounts: Mapping[Statistic, float], has: Allocatable
 ) -> tuple[MeasuredUsage | None, str]:
-    """The amounts that are possible; and why the others are not, or nothing."""
+    """The possible amounts; and why an amount is impossible, empty if none is."""
     found = {statistic: amount for statistic, amount in amounts.items() if 0 <= amount <= MAX_USAGE}
     usage = MeasuredUsage(**found, allocatable=has.get(resource)) if found else None
     if len(found) == len(amounts):

@@ -259,7 +259,7 @@ class WatcherCore:
         late = (each.broken_until if each.is_begun else self._clock.now for each, _ in self._late)
         failures = self._failures.next_due()
         of_failures = None if failures is None else self._clock.now + failures - self._unix_seconds()
-        timers = (mark, of_failures, self._queue.next_due(), self._earmarks.due(), self._pods.gives_way_until, *late)
+        timers = (mark, of_failures, self._queue.next_due(), self._earmarks.due(), self._pods.held_back_until, *late)
         return min((each for each in timers if each is not None), default=None)
 
     def gather_seconds(self) -> float:

@@ -48,7 +48,7 @@ CLAIM_SECONDS: Final = 5.0
 
 # Seconds after a Decision bound or gone until the API is asked about a pod that the watch still shows unbound.
 WATCH_SECONDS: Final = 10.0
-# What may want the same room as others that go before it is published so much later: an attempt takes less.
+# Pods or groups that may want one room are published so far apart: an attempt takes less.
 HEAD_START_SECONDS: Final = 0.1
 
 
@@ -84,8 +84,8 @@ class PodStages:
         self._attempts = parts.attempts
         self._grouping = parts.grouping
         self._held_rooms = parts.held_rooms
-        # Monotonic time at which the pod whose turn it is no longer waits for those of higher priority.
-        self.gives_way_until: float | None = None
+        # Monotonic time at which a held back pod goes, however long those of higher priority take; None without one.
+        self.held_back_until: float | None = None
         self.is_running = False  # false during a takeover: then pods that may be tried wait
         self.last_decision = 0  # sequence of the last Decision received
 
@@ -174,7 +174,7 @@ class PodStages:
         for pods that an event may help, and only once the mirror has stored the event.
         """
         window, now, effects = self._attempts.window, self._clock.now, list[Effect]()
-        self.gives_way_until = None
+        self.held_back_until = None
         free = window.free(now)
         while True:
             while (queued := self._queue.pop(free, self._admit)) is not None:
@@ -189,14 +189,14 @@ class PodStages:
             effects += self.activate(queued)
 
     def _admit(self, queued: QueuedPod) -> int:
-        if self._gives_way(queued):
+        if self._is_held_back(queued):
             return 0
         if not isinstance(queued, GroupEntry):
             return 1
         window, profile = self._attempts.window, queued.profile
         return queued.admit(window.used()[profile], window.sizes(self._clock.now)[profile])
 
-    def _gives_way(self, queued: QueuedPod) -> bool:
+    def _is_held_back(self, queued: QueuedPod) -> bool:
         """Whether a pod that failed before waits for one of higher priority that did, because both may want one room.
 
         Published with it, it is placed first whenever its scorer is faster.
@@ -206,7 +206,7 @@ class PodStages:
         until = queued.active_since + HEAD_START_SECONDS
         if self._clock.now >= until or not self._attempts.retries_before(queued):
             return False
-        self.gives_way_until = until if self.gives_way_until is None else min(self.gives_way_until, until)
+        self.held_back_until = until if self.held_back_until is None else min(self.held_back_until, until)
         return True
 
     def publish(self, queued: QueuedPod, *, waited: float | None = None) -> Sequence[Effect]:

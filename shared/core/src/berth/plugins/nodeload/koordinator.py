@@ -231,7 +231,7 @@ class FilteringLoadAwareScheduling(LoadAwareScheduling, LoadFilter):
             reading = self._score_reading  # so that both read the same loads
         self._limit = LoadLimit(percents=thresholds_of(args), reading=reading)
         self._prod_limit = LoadLimit(percents=prod_thresholds_of(args), reading=usual_reading(args))
-        self.rejects_for = max(reading.maximum_age, self._prod_limit.reading.maximum_age)
+        self.rejects_for = reading.maximum_age  # both limits have one
 
     def _refresh(self, snapshot: Snapshot) -> None:
         super()._refresh(snapshot)
