@@ -165,6 +165,26 @@ def test_changed_rows_are_returned_by_what_changed(snapshot):
     assert (changed.nodes, changed.pods) == ({1}, {0})
 
 
+def test_pods_that_came_are_counted_on_rows_of_which_none_left(snapshot):
+    for name in ("n1", "n2", "n3"):
+        snapshot.set_node(a_node(name))
+    snapshot.place(a_pod("leaves"), "n1")
+    version = snapshot.version
+    for name in ("a", "b"):
+        snapshot.place(a_pod(name), "n0")
+    snapshot.place(a_pod("a"), "n0", bound_at=1.0)  # an update, which moves no sum
+    snapshot.place(a_pod("c"), "n1")
+    snapshot.remove_pod("uid-leaves")
+    snapshot.place(a_pod("d"), "n2")
+    snapshot.set_node(a_node("n2", unschedulable=True))
+    snapshot.place(a_pod("e"), "n3")
+    snapshot.place(pod_requesting("e", cpu="2"), "n3")  # of another class
+    assert snapshot.changed_since(version).came == {0: 2}
+    version = snapshot.version
+    snapshot.place(a_pod("f"), "n1")
+    assert snapshot.changed_since(version).came == {1: 1}
+
+
 def test_labels_that_the_api_server_adds_to_a_bound_pod_change_its_group_and_no_sum(snapshot):
     snapshot.place(a_pod("web", labels={"app": "web"}), "n0")
     before, version = used(snapshot), snapshot.version

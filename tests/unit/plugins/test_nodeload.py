@@ -28,6 +28,8 @@ from berth.messages.livedata import LiveSource, MeasuredUsage, NodeSample, encod
 from berth.plugins.nodeload.loads import RowSums
 from berth.plugins.nodeload.plugin import FACTORY, FilteringNodeLoad, NodeLoad
 from berth.plugins.nodeload.trimaran import LoadVariationRiskBalancing, TargetLoadPacking
+from berth.plugins.noderesources.balancedallocation import NAME as BALANCED
+from berth.plugins.registry import BUILT_IN
 from harness.builders.loads import NOW, measured, percents, points, using
 from harness.builders.objects import a_node, a_pod, first_attempt
 from harness.builders.profiles import profile_of
@@ -423,7 +425,7 @@ class FreshLoads:
     def missing(self, node: str) -> float:
         as_of = self.recent(node)[2]
         return math.fsum(
-            1.0 if since is None else min(1.0, max(0.0, 1 - (as_of - since) / 100))
+            1.0 if since is None else math.floor(1024 * min(1.0, max(0.0, 1 - (as_of - since) / 100))) / 1024
             for where, since in self.pods.values()
             if where == node
         )
@@ -471,6 +473,48 @@ def test_what_is_kept_of_rows_never_changes_a_ranking(plugin, history):
         happen(event, snapshot, FreshLoads())
 
 
+ON_BEST = st.one_of(
+    *[st.just(("come",))] * 6,
+    st.tuples(st.just("bound"), st.sampled_from([-150, -33, -7, 1])),
+    st.just(("leave",)),
+    st.just(("other",)),
+    st.tuples(st.just("sample"), st.integers(-40, 1), st.sampled_from([3, 30])),
+    st.tuples(st.just("time"), st.sampled_from([1, 9, 60])),
+)
+
+
+@pytest.mark.parametrize("plugin", KEPT, ids=["NodeLoad", "with a filter", "TargetLoadPacking", "balancing"])
+@example(history=[[("come",)], [("come",), ("bound", -150)], [("come",)]])
+@example(history=[[("come",)], [("come",)], [("come",), ("bound", -7)], [("come",)]])
+@given(history=st.lists(st.lists(ON_BEST, min_size=1, max_size=3), max_size=25))
+def test_what_is_foreseen_of_the_best_node_never_changes_a_ranking(plugin, history):
+    """One node is the best for long, and gets pods of the class between other changes."""
+    samples = {f"n{number}": percents(45 + number, 45) for number in range(20)}
+    snapshot = measured({"quiet": percents(3, 3), **samples}, *READINGS)
+    profile = profile_of(plugin, *(BUILT_IN[name].build(None) for name in ("NodeResourcesFit", BALANCED)))
+    for number, changes in enumerate(history):
+        pod = using(f"p{number}", cpu="100m", memory="100Mi")
+        kept, new = (rank(pod, each, profile, attempt=first_attempt(pod)) for each in (snapshot, snapshot.copied()))
+        assert kept == new
+        for place, (kind, *how) in enumerate(changes):
+            there = snapshot.newest_on_row(snapshot.rows.of("quiet"), 1)
+            match kind:
+                case "come":
+                    snapshot.place(using(f"p{number}-{place}", cpu="100m", memory="100Mi"), "quiet")
+                case "other":
+                    snapshot.place(using(f"other{number}-{place}", cpu="300m", memory="1Gi"), "quiet")
+                case "bound" if there:
+                    snapshot.place(there[0].pod, "quiet", bound_at=snapshot.live.now + how[0])
+                case "leave" if there:
+                    snapshot.remove_pod(there[0].pod.uid)
+                case "sample":
+                    since, percent = how
+                    since += round(snapshot.live.now - NOW)
+                    happen(("sample", "quiet", float(percent), 3.0, since), snapshot, FreshLoads())
+                case "time":
+                    snapshot.live.observe_time(snapshot.live.now + how[0])
+
+
 CHANGES = st.one_of(
     st.tuples(st.just("pod"), st.integers(0, 5), st.none() | st.sampled_from([-150, -90, -33, -7, 0])),
     st.tuples(st.just("no pod"), st.integers(0, 5)),
@@ -491,7 +535,7 @@ def test_sums_of_pods_that_come_and_leave_are_those_of_the_pods_there(history):
             if kind == "no pod":
                 snapshot.remove_pod(f"uid-p{number}")
                 continue
-            pod = using(f"p{number}", cpu=f"{number + 1}", memory=f"{number + 1}Gi")
+            pod = using(f"p{number}", cpu=f"{number + 1}", memory=f"{number + 3}Pi")  # beyond exact sums
             snapshot.place(pod, "n0", bound_at=None if since[0] is None else NOW + since[0])
         if is_sampled:
             snapshot.live.set_sample(reading_of(how).query.token, "n0", percents(30, 30, ago=-snapshot.live.now % 7))

@@ -8,10 +8,10 @@ assumed to have changed before the watch shows it.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final, Generic, Protocol, TypeVar
 
@@ -174,6 +174,8 @@ NODE: Final = 1  # the node object: labels, taints, allocatable, images, existen
 
 PODS: Final = 2  # pods placed on the node
 
+CAME: Final = PODS | 8  # another pod, behind those that are there
+
 # A placed pod was updated without effect on a sum or count of the row: the time of its binding, its labels or
 # annotations.
 PODS_UPDATED: Final = 4
@@ -195,12 +197,13 @@ D = TypeVar("D")
 class ChangedRows:
     """Rows whose node object changed, rows with pods placed or removed, rows with updated pods.
 
-    A row may be in several of these.
+    A row may be in several of these. ``came``: how many pods came last to a row, of which none left, on an equal node.
     """
 
     nodes: frozenset[int]
     pods: frozenset[int]
     pods_updated: frozenset[int] = frozenset()
+    came: Mapping[int, int] = field(default_factory=dict)
 
 
 class Snapshot:
@@ -534,7 +537,7 @@ class Snapshot:
         self.groups.count(placed.group, placed.row, by)
         self.pod_volumes.count(placed.pod, placed.row, by)
         self.group_members.count(placed.pod, placed.row, by)
-        self.version = self._changes.add(placed.row, PODS)
+        self.version = self._changes.add(placed.row, CAME if by > 0 else PODS)
 
     def _restore(self, before: Mapping[str, tuple[PlacedPod | None, str | None]]) -> None:
         for uid in before:
@@ -580,14 +583,22 @@ class ChangeLog:
         asked = version, self._dropped + len(self._entries)
         last, changed = self._last_answer
         if asked != last:  # filters, scores and plugins ask in turn
-            entries = self._entries[version - self._dropped :]
-            changed = ChangedRows(
-                frozenset([row for row, kind in entries if kind & NODE]),
-                frozenset([row for row, kind in entries if kind & PODS]),
-                frozenset([row for row, kind in entries if kind & PODS_UPDATED]),
-            )
+            changed = _changed_by(self._entries[version - self._dropped :])
             self._last_answer = asked, changed
         return changed
+
+
+def _changed_by(entries: Sequence[tuple[int, int]]) -> ChangedRows:
+    if len(entries) == 1 and entries[0][1] == CAME:  # what most cycles find
+        ((row, _),) = entries
+        return ChangedRows(frozenset(), frozenset((row,)), came={row: 1})
+    others = {row for row, kind in entries if kind not in {CAME, PODS_UPDATED}}
+    return ChangedRows(
+        frozenset([row for row, kind in entries if kind & NODE]),
+        frozenset([row for row, kind in entries if kind & PODS]),
+        frozenset([row for row, kind in entries if kind & PODS_UPDATED]),
+        Counter([row for row, kind in entries if kind == CAME and row not in others]),
+    )
 
 
 def _differ(before: Node, now: Node) -> bool:

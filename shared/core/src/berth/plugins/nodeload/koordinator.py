@@ -279,13 +279,14 @@ class ProdLoads(NodeLoads):
 
         def shown(row: int, pods: Collection[PlacedPod], *, are_all: bool) -> tuple[list[Estimate], bool]:
             del row, are_all
-            found = []
+            found, are_whole = [], True
             for placed in pods:
                 share = 1 - self.missing_share(placed)
+                are_whole = are_whole and not share
                 of_all = tuple([share * amount for amount in estimate(placed) or ()])
                 is_prod = priority_class(placed.pod) == PROD
                 found.append((*of_all, *(of_all if is_prod else (0.0,) * len(of_all))))
-            return found, False
+            return found, are_whole
 
         super().__init__(snapshot, reading, of_prod, hold_seconds=hold_seconds, log=log)
         self._include_sys = include_sys

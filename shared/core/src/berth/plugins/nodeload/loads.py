@@ -1,10 +1,10 @@
 """What nodes use of CPU and memory: samples, an estimate for pods that they do not show, the mean for unknown nodes.
 
 A pod counts with ``estimate x min(1, max(0, 1 - (t - hold - bound_at) / range))``, where ``t`` is the sample's time:
-the mean over ``range`` up to ``t`` has the rest of it. A proposed or assumed pod counts as placed now. A node is
-unknown without a sample, or with one above the maximum age; it counts as using the mean share of the known nodes, and
-``t`` is when the present step began, a twelfth of the range, for all processes at the same time. If fewer than half of
-the nodes are known, nothing is known (``is_enough``).
+the mean over ``range`` up to ``t`` has the rest of it. The factor is rounded down to a multiple of 1/1024. A proposed
+or assumed pod counts as placed now. A node is unknown without a sample, or with one above the maximum age; it counts as
+using the mean share of the known nodes, and ``t`` is when the present step began, a twelfth of the range, for all
+processes at the same time. If fewer than half of the nodes are known, nothing is known (``is_enough``).
 
 Sums by row are kept up to date: a change of a row's pods costs these pods, a sample costs nothing where all estimates
 have faded. Rows of unknown nodes are summed again at each step, because there the estimate fades with the clock.
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Final, NamedTuple, Protocol
@@ -41,10 +40,10 @@ _ROUNDING_SECONDS: Final = 1.0
 # Share of the nodes from which on all count as changed: naming rows then costs more than to evaluate all of them.
 _MANY: Final = 1 / 8
 
-# Up to this many pods that came to a row are looked for before all of them are summed again.
-_MOST_ADDED: Final = 8
-# Up to here sums of whole numbers are exact, in any order.
-_EXACT: Final = 2.0**53
+# Missing shares are multiples of this, and estimates whole numbers, so that a sum is the same in any order.
+_SHARE: Final = 1 / 1024
+# Up to here sums of such amounts are exact: 8 TiB.
+_EXACT: Final = 2.0**53 * _SHARE
 
 # The estimate of a placed pod, in whole numbers; None for one that does not count.
 PodEstimate = Callable[[PlacedPod], Estimate | None]
@@ -54,7 +53,7 @@ class SharesOfPods(Protocol):
     def __call__(
         self, row: int, pods: Collection[PlacedPod], *, are_all: bool
     ) -> tuple[Sequence[tuple[float, ...]], bool]:
-        """What pods of a row add to its sums, as far as they count, and whether these are whole numbers."""
+        """What pods of a row add to its sums, as far as they count, and whether each counts like a proposed one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,37 +170,33 @@ class NodeLoads:
 
     def refresh(self) -> None:
         """Call before anything is read, in each cycle."""
-        samples, version, now = self._samples, self._snapshot.version, self._snapshot.live.now
-        if now == self.now and (version, samples.version) == (self._seen, self._sampled):
+        samples, version, now, is_due = self._samples, self._snapshot.version, self._snapshot.live.now, False
+        if now != self.now:
+            if now >= self.lines_until:
+                self._forget_all_lines()
+            step = math.floor(now / (self._range * _STEP))
+            is_due = step != self._step or now > self._expires
+            self.now, self._step, self._step_began = now, step, step * self._range * _STEP
+        if version != self._seen:
+            samples.refresh()
+        elif samples.version == self._sampled and not is_due:
             return
-        if now >= self.lines_until:
-            self._forget_all_lines()
-        samples.refresh()
-        step = math.floor(now / (self._range * _STEP))
-        is_due, self.now = step != self._step or now > self._expires, now
-        if is_due or (version, samples.version) != (self._seen, self._sampled):
-            self._step_began = step * self._range * _STEP
-            self._follow(is_due=is_due)
-            self._seen, self._sampled, self._step = version, samples.version, step
-
-    def _follow(self, *, is_due: bool) -> None:
-        """``is_due``: the clock has changed estimates on unknown nodes, or which nodes are known."""
-        samples, snapshot = self._samples, self._snapshot
-        changed = snapshot.changed_since(self._seen) if self._seen >= 0 else None
+        changed = self._snapshot.changed_since(self._seen) if self._seen >= 0 else None
         has_grown = len(self._as_of) != len(samples.sampled_at)
-        if changed is not None and not (is_due or has_grown or changed.nodes or samples.version != self._sampled):
+        if changed is None or changed.nodes or is_due or has_grown or samples.version != self._sampled:
+            self._follow(changed, is_due=is_due, has_grown=has_grown)
+        else:
             self._follow_pods(changed)
-            return
+        self._seen, self._sampled = version, samples.version
+
+    def _follow(self, changed: ChangedRows | None, *, is_due: bool, has_grown: bool) -> None:
+        """``is_due``: the clock has changed estimates on unknown nodes, or which nodes are known."""
+        samples = self._samples
         is_stale = changed is None or changed.nodes or has_grown or self.now > self._expires
         sampled = samples.changed_since(self._sampled) if samples.version != self._sampled else ()
         self._forget_lines(sampled)
         faded = self._fade() if is_due or changed is None else self._fade_sampled(sampled)
-        rows: AbstractSet[int]
-        if changed is None:
-            rows = set(range(snapshot.size))
-        else:
-            rows = {*changed.nodes, *changed.pods, *changed.pods_updated, *faded}
-        moved = {row for sums in self._sums for row in sums.refresh(rows)}
+        moved = self._sum_again(changed, faded)
         measured = None if is_stale else self._measure_rows(sampled)
         if measured is None or self._moves_with_pods:
             self._terms.clear()
@@ -212,21 +207,36 @@ class NodeLoads:
         else:
             moved.update(measured)
             self._forget_lines(moved | changed.nodes)
-            self._note(moved - changed.nodes - changed.pods)
+            self._note(moved)
 
     def _follow_pods(self, changed: ChangedRows) -> None:
         """Follow a change of pods alone, which most cycles find."""
-        pods, updated = changed.pods, changed.pods_updated
-        moved = [row for sums in self._sums for row in pods if sums.follow(row)]
-        if updated:
-            of_updated = {row for sums in self._sums for row in sums.refresh(updated)}
-            self._note(of_updated - pods)
-            moved += of_updated
+        moved = self._sum_again(changed, ())
         if self._moves_with_pods:
             self._terms.clear()
-            self._forget_lines(moved)
-        for row in moved:
+            self._forget_lines(changed.pods | moved)
+        if moved:
+            self._note(moved)
+            for row in moved:
+                self.lines.pop(row, None)
+
+    def _sum_again(self, changed: ChangedRows | None, faded: Collection[int]) -> set[int]:
+        """Sum rows whose pods or estimates have changed; returns those where more than whole newcomers did."""
+        if changed is None:
+            return self._refresh(range(self._snapshot.size))
+        otherwise = set[int]()
+        for row, count in changed.came.items():
             self.lines.pop(row, None)
+            for sums in self._sums:
+                if not sums.add(row, count):
+                    otherwise.add(row)
+        if otherwise or faded or changed.nodes or changed.pods_updated or len(changed.pods) > len(changed.came):
+            left = changed.pods.difference(changed.came)
+            otherwise |= self._refresh({*otherwise, *changed.nodes, *changed.pods_updated, *faded, *left})
+        return otherwise
+
+    def _refresh(self, rows: Collection[int]) -> set[int]:
+        return {row for sums in self._sums for row in sums.refresh(rows)}
 
     def _forget_lines(self, rows: Iterable[int]) -> None:
         for row in rows:
@@ -239,7 +249,6 @@ class NodeLoads:
         self.lines_until = math.inf
 
     def _note(self, rows: Collection[int] | None) -> None:
-        """``rows``: without those whose nodes or pods have changed, because their scores are read again anyway."""
         if rows is None or len(rows) > self._snapshot.size * _MANY:
             self.log.note_all()
             self._forget_all_lines()
@@ -308,7 +317,7 @@ class NodeLoads:
         return rows
 
     def _missing(self, row: int, pods: Collection[PlacedPod], *, are_all: bool) -> tuple[list[Estimate], bool]:
-        """The estimates of pods of the row, as far as its sample lacks them; whether all of these count whole."""
+        """The estimates of pods of the row, as far as its sample lacks them; whether it lacks all of each."""
         found, are_whole, last = [], True, -math.inf
         as_of, hold = self._as_of.item(row), self._hold
         faded = as_of - self._range - _ROUNDING_SECONDS
@@ -320,10 +329,9 @@ class NodeLoads:
                 whole_until = bound_at if hold is None else bound_at + hold(placed.pod)
                 if whole_until > last:  # noqa: PLR1730 - max takes twice as long, and a row may have a hundred pods
                     last = whole_until
-                if whole_until < faded:
-                    continue
                 if whole_until < as_of:
-                    share, are_whole = self.missing_share(placed), False
+                    are_whole = False
+                    share = 0.0 if whole_until < faded else self.missing_share(placed)
                     if share <= 0:
                         continue
             if (amounts := self._estimate(placed)) is not None:
@@ -338,7 +346,7 @@ class NodeLoads:
             return 1.0
         hold = 0.0 if self._hold is None else self._hold(placed.pod)
         since = self._as_of.item(placed.row) - hold - placed.bound_at
-        return min(1.0, max(0.0, 1 - since / self._range))
+        return math.floor(min(1.0, max(0.0, 1 - since / self._range)) / _SHARE) * _SHARE
 
     def measured(self, resource: MeasuredResource, statistic: Statistic | None = None) -> Measured:
         """By the reading's statistic, or another one of its query."""
@@ -391,9 +399,11 @@ class NodeLoads:
 
     def newcomers_on(self, row: int) -> int:
         """How many pods of the row count with an estimate."""
-        sums = self._newcomers
-        count: int = sums.counts.item(row)
-        return count if count and any(column.item(row) for column in sums.columns) else 0
+        for column in self._newcomers.columns:
+            if column.item(row):
+                count: int = self._newcomers.counts.item(row)
+                return count
+        return 0
 
 
 class RowSums:
@@ -409,8 +419,6 @@ class RowSums:
         self._of_pods = of_pods
         self.columns: list[Amount] = [np.zeros(0) for _ in range(width)]
         self.counts: npt.NDArray[np.int64] = np.zeros(0, dtype=np.int64)
-        # By row of which all sums are whole numbers: how many pods it had, and the last of them.
-        self._summed: dict[int, tuple[int, PlacedPod | None]] = {}
 
     def refresh(self, rows: Iterable[int]) -> list[int]:
         """Sum these rows again; returns those that have changed."""
@@ -420,40 +428,21 @@ class RowSums:
             self.counts = grown(self.counts, capacity)
         return [row for row in rows if self._sum(row)]
 
-    def follow(self, row: int) -> bool:
-        """As ``refresh``, of a row of which no pod was updated. Pods that came are added: exact for whole numbers."""
-        there = len(self._snapshot.placed_on_row(row))
-        came = self._came(row, there)
-        found, are_whole = ((), False) if came is None else self._of_pods(row, came, are_all=False)
-        sums = [
-            column.item(row) + sum(amounts)
-            for column, amounts in zip(self.columns, zip(*found, strict=True), strict=False)
-        ]
-        if came is None or not are_whole or max(sums, default=0.0) >= _EXACT:
-            return self._sum(row)
-        if came:
-            self._summed[row] = there, came[0]
-        for column, amount in zip(self.columns, sums, strict=False):  # of pods that count
-            column[row] = amount
+    def add(self, row: int, count: int) -> bool:
+        """Add so many pods that came to a row last. False, and all must be summed, if not each counts whole."""
+        if row >= len(self.counts):
+            return False
+        found, are_whole = self._of_pods(row, self._snapshot.newest_on_row(row, count), are_all=False)
+        for amounts in found:
+            for column, amount in zip(self.columns, amounts, strict=True):
+                total = column[row] = column.item(row) + amount
+                are_whole = are_whole and total < _EXACT
         self.counts[row] += len(found)
-        return bool(found)
-
-    def _came(self, row: int, there: int) -> Sequence[PlacedPod] | None:
-        """The pods behind those that are summed, the last first; None if one of these left, or sums are not whole."""
-        count, last = self._summed.get(row, (there + 1, None))
-        if not 0 <= there - count <= _MOST_ADDED:
-            return None
-        newest = self._snapshot.newest_on_row(row, there - count + 1)
-        return None if count and newest[-1] is not last else newest[: there - count]
+        return are_whole
 
     def _sum(self, row: int) -> bool:
-        pods = self._snapshot.placed_on_row(row)
-        found, are_whole = self._of_pods(row, pods, are_all=True)
+        found, _ = self._of_pods(row, self._snapshot.placed_on_row(row), are_all=True)
         sums = list(map(math.fsum, zip(*found, strict=True))) if found else [0.0] * len(self.columns)
-        if are_whole and max(sums) < _EXACT:
-            self._summed[row] = len(pods), next(iter(self._snapshot.newest_on_row(row, 1)), None)
-        else:
-            self._summed.pop(row, None)
         if len(found) == self.counts.item(row) and sums == [column.item(row) for column in self.columns]:
             return False
         for column, amount in zip(self.columns, sums, strict=True):
