@@ -8,6 +8,7 @@ from dataclasses import replace
 from random import Random
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
@@ -27,6 +28,7 @@ from berth.framework.interface import (
     Reads,
     RowChanges,
     ScorePlugin,
+    VectorScorePlugin,
 )
 from berth.framework.profile import Profile, WeightedScore
 from berth.framework.status import SUCCESS, Status
@@ -194,6 +196,148 @@ def test_only_changed_nodes_are_evaluated_again():
     snapshot.place(pod_requesting("placed"), "n3")
     rank(pod_requesting("last"), snapshot, profile, attempt=first_attempt(pod_requesting()))
     assert plugin.evaluated == ["n0", "n1", "n2", "n3", "n2"]
+
+
+class ByFreePlaces(VectorScorePlugin, KeyedPlugin):
+    """Scores by the places that pods have left, with a head start for n0."""
+
+    name = "ByFreePlaces"
+    reads = Reads.NODE | Reads.PODS
+    counts_others = True
+
+    def __init__(self) -> None:
+        self.scored: list[str] = []  # the rows that were scored one by one, without others
+
+    def pod_key(self, pod):
+        return (pod.metadata.labels or {}).get("tier")
+
+    def score(self, state, pod, node):
+        if not node.others:
+            self.scored.append(node.name)
+        return int(80 * (node.name == "n0") + (120 - node.pods) // 6)
+
+    def score_all(self, state, pod, nodes):
+        return (80 * nodes.named("n0") + (120 - nodes.pods) // 6).astype(np.int64)
+
+
+def busy_node(plugin: ByFreePlaces | None = None) -> tuple[ByFreePlaces, Profile, Snapshot]:
+    """n0 is the best for many pods, some of which it has."""
+    plugin, snapshot = plugin or ByFreePlaces(), Snapshot()
+    for number in range(40):
+        snapshot.set_node(a_node(f"n{number}", cpu="30", memory="90Gi"))
+    profile = profile_of(plugin)
+    come(profile, snapshot, 4)
+    plugin.scored.clear()
+    return plugin, profile, snapshot
+
+
+def come(profile: Profile, snapshot: Snapshot, count: int, cpu: str = "100m", tier: str = "") -> None:
+    """Pods that are ranked as without a cache, and placed on the best node, which is n0."""
+    for number in range(count):
+        pod = pod_requesting(f"{snapshot.version}-{number}", cpu=cpu)
+        pod = msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, labels={"tier": tier}))
+        kept, new = (rank(pod, each, profile, attempt=first_attempt(pod)) for each in (snapshot, snapshot.copied()))
+        assert kept == new
+        assert kept.candidates[0].node == "n0"
+        snapshot.place(pod, "n0")
+
+
+def test_scores_are_foreseen_on_a_node_that_keeps_getting_pods_of_a_class():
+    plugin, profile, snapshot = busy_node()
+    come(profile, snapshot, 15)
+    assert not plugin.scored
+    come(profile, snapshot, 30)  # and again, once those that were foreseen are used up
+    assert len(plugin.scored) == 1
+
+
+OTHERWISE = [
+    pytest.param(lambda snapshot: snapshot.place(pod_requesting("o", cpu="1"), "n0"), id="a pod of another class"),
+    pytest.param(lambda snapshot: snapshot.remove_pod(snapshot.newest_on_row(0, 1)[0].pod.uid), id="a pod leaves"),
+    pytest.param(lambda snapshot: snapshot.set_node(a_node("n0", cpu="9", memory="90Gi")), id="the node changes"),
+    pytest.param(
+        lambda snapshot: [snapshot.place(pod_requesting(f"o{n}", cpu="100m"), "n0") for n in range(90)], id="many come"
+    ),
+    pytest.param(
+        lambda snapshot: snapshot.place(pod_requesting("o", cpu="100m"), "n0"), id="a pod of the class with another key"
+    ),
+]
+
+
+@pytest.mark.parametrize("happen", OTHERWISE)
+def test_what_was_foreseen_ends_when_anything_else_changes_the_node(happen):
+    plugin, profile, snapshot = busy_node()
+    come(profile, snapshot, 3)
+    assert not plugin.scored
+    happen(snapshot)
+    come(profile, snapshot, 1)
+    assert plugin.scored == ["n0"]
+
+
+class ByLiveWeight(ByFreePlaces, LivePlugin):
+    """The same with a number that changes beside the pods."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.changes = 1, []  # of n0; the rows that it moved, None for all
+
+    def row_changes(self, snapshot, since):
+        rows = self.changes[max(since, 0) :]
+        return RowChanges(len(self.changes), None if since < 0 or None in rows else rows)
+
+    def score(self, state, pod, node):
+        return super().score(state, pod, node) // (self.weight if node.name == "n0" else 1)
+
+    def score_all(self, state, pod, nodes):
+        return super().score_all(state, pod, nodes) // np.where(nodes.named("n0"), self.weight, 1)
+
+
+@pytest.mark.parametrize("rows", [0, None], ids=["of the row", "of all rows"])
+@pytest.mark.parametrize("comes", [True, False], ids=["with a pod", "before a pod"])
+def test_what_was_foreseen_ends_when_live_data_change(rows, comes):
+    plugin, profile, snapshot = busy_node(ByLiveWeight())
+    come(profile, snapshot, 3)
+    plugin.weight, plugin.changes = 2, [rows]
+    if comes:
+        snapshot.place(pod_requesting("o", cpu="100m"), "n0")
+    come(profile, snapshot, 3)
+
+
+def test_a_score_out_of_range_is_a_failure_once_its_pod_has_come():
+    plugin = ByFreePlaces()
+    plugin.score_all = lambda _state, _pod, nodes: (95 + nodes.pods).astype(np.int64)
+    plugin.score = lambda _state, _pod, node: 95 + node.pods
+    snapshot = Snapshot()
+    for name in ("n0", "n1"):
+        snapshot.set_node(a_node(name, cpu="30", memory="90Gi"))
+    profile, pod = profile_of(plugin), pod_requesting(cpu="100m")
+    for number in range(6):
+        assert not rank(pod, snapshot, profile, attempt=first_attempt(pod)).error
+        snapshot.place(pod_requesting(f"p{number}", cpu="100m"), "n0")
+    assert "invalid score 101" in rank(pod, snapshot, profile, attempt=first_attempt(pod)).error
+
+
+def test_the_time_of_a_binding_ends_nothing_that_was_foreseen():
+    plugin, profile, snapshot = busy_node()
+    for number in range(5):
+        come(profile, snapshot, 1)
+        (newest,) = snapshot.newest_on_row(0, 1)
+        snapshot.place(newest.pod, "n0", bound_at=float(number))
+    assert not plugin.scored
+
+
+def test_pods_of_two_classes_in_turn_foresee_nothing_wrong():
+    _, profile, snapshot = busy_node()
+    for _ in range(6):
+        come(profile, snapshot, 3, cpu="200m")
+        come(profile, snapshot, 3)
+        come(profile, snapshot, 3, tier="web")
+
+
+def test_the_number_of_rows_that_are_foreseen_is_bounded(monkeypatch: pytest.MonkeyPatch):
+    plugin, profile, snapshot = busy_node()
+    monkeypatch.setattr("berth.framework.equivalencecache._MOST_FORESEEN", 0)
+    come(profile, snapshot, 30)
+    assert len(plugin.scored) > 3  # each row is forgotten at once
 
 
 class NormalizedCounting(NormalizePlugin):

@@ -40,6 +40,7 @@ class BalancedAllocationV118(VectorScorePlugin):
     name: ClassVar[str] = BALANCED_ALLOCATION
     reads = Reads.NODE | Reads.PODS
     reads_amounts = True
+    counts_others = True
 
     def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
         wanted = state.pod_class.requests
@@ -68,6 +69,7 @@ class ResourceAllocation(VectorScorePlugin):
 
     reads = Reads.NODE | Reads.PODS
     reads_amounts = True
+    counts_others = True
 
     @abstractmethod
     def part(self, requested: Amount, allocatable: Amount) -> Amount:

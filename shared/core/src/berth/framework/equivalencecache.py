@@ -1,13 +1,15 @@
 """The equivalence cache: answers of row-local plugins per class of pods with an equal spec (docs/design.md, 5).
 
 Where plugins read more of a pod than its spec (``KeyedPlugin``), pods of a class with different keys are kept apart.
-Only rows that changed since the class's last cycle are evaluated again. The cache never changes a result.
+Only rows that changed since the class's last cycle are evaluated again; on a row that keeps getting pods of the class
+the scores are foreseen (ADR 77). The cache never changes a result.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Collection, Hashable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
@@ -24,7 +26,7 @@ from berth.cluster.nodes import (
     RowIndex,
     info_of_row,
 )
-from berth.cluster.pods import EquivalenceClass, Trait
+from berth.cluster.pods import EquivalenceClass, PlacedPod, Trait
 from berth.cluster.snapshot import ChangedRows, Snapshot
 from berth.framework.interface import (
     MAX_SCORE,
@@ -73,6 +75,11 @@ _FEW_TO_FOLLOW: Final = 8
 # (ADR 2).
 SEVERAL: Final = 4
 
+# The scores of a row are foreseen for so many further pods, less one.
+_AHEAD: Final = 24
+# Rows of all classes whose scores are foreseen; 3 KB each.
+_MOST_FORESEEN: Final = 2048
+
 # Statuses of a filter kept in addition to one per row: reasons that contain numbers would accumulate.
 _MAX_STATUSES: Final = 1024
 
@@ -87,6 +94,7 @@ class EquivalenceCache:
         self._row_bytes = 2 + 4 * len(profile.local_filters) + 8 * (len(profile.local_scores) + 2)
         self._classes: OrderedDict[tuple[EquivalenceClass, Hashable], ClassResults] = OrderedDict()
         self._spec_bytes = 0
+        self._foreseen = 0  # rows since the last time that all were forgotten
 
     @classmethod
     def of(cls, snapshot: Snapshot, profile: Profile) -> EquivalenceCache:
@@ -108,7 +116,8 @@ class EquivalenceCache:
             PluginFailure: one of them failed; the class is not cached.
         """
         pod_class = self.snapshot.class_of(pod)
-        key = pod_class, run_pod_keys(self.profile.keyed, pod)
+        keys = run_pod_keys(self.profile.keyed, pod)
+        key = pod_class, keys
         traits = pod_class.traits | self.snapshot.traits_of_nodes
         results = self._classes.get(key)
         classes = self.snapshot.version_of_classes if traits & _EXTENDED_RESOURCES else 0
@@ -118,7 +127,7 @@ class EquivalenceCache:
             self._spec_bytes -= len(pod_class.key)
             results = None
         if results is None:
-            results = self._classes[key] = ClassResults(self, pod, pod_class, traits)
+            results = self._classes[key] = ClassResults(self, pod, pod_class, keys, traits)
             results.device_classes = classes
             self._spec_bytes += len(pod_class.key)
             while len(self._classes) > self.bound or (self._spec_bytes > _MAX_SPEC_BYTES and len(self._classes) > 1):
@@ -128,11 +137,21 @@ class EquivalenceCache:
             self._classes.move_to_end(key)
         return results
 
+    def count_foreseen(self) -> None:
+        """Count a row whose scores are foreseen; above the bound, those of all classes are forgotten."""
+        self._foreseen += 1
+        if self._foreseen > _MOST_FORESEEN:
+            self._foreseen = 0
+            for results in self._classes.values():
+                results.further_pods.forget_foreseen()
+
 
 class ClassResults:
     """The cached answers for one equivalence class: PreFilter, PreScore, and a column per row-local plugin."""
 
-    def __init__(self, cache: EquivalenceCache, pod: Pod, pod_class: EquivalenceClass, traits: int) -> None:
+    def __init__(
+        self, cache: EquivalenceCache, pod: Pod, pod_class: EquivalenceClass, keys: Hashable, traits: int
+    ) -> None:
         self._cache = cache
         self._pod = pod
         self.state = CycleState(pod_class)
@@ -156,9 +175,7 @@ class ClassResults:
         self._filtered = self._scored = -1
         self.score_refreshes = 0  # how often the scores were brought up to date
         self.local_scores: LocalScores | None = None  # of the last cycle
-        self._another = AnotherPod(pod, cache.snapshot)
-        self._has_another: Mask
-        self._losses: npt.NDArray[np.float64]
+        self.further_pods = FurtherPods(cache, self.state, pod, keys)
         self._codes: npt.NDArray[np.int32]
         self._fits: Mask
         self._columns: dict[str, FilterColumn]
@@ -211,75 +228,30 @@ class ClassResults:
         if changed is None:
             self._evaluate_scores(None, list(self._score_columns.values()))
         else:
+            foreseen = self.further_pods.come(changed, live)
             moved = changed.nodes | changed.pods
-            self._evaluate_scores(moved, self._columns_of_pods)
+            self._evaluate_scores(moved - foreseen if foreseen else moved, self._columns_of_pods)
             self._evaluate_scores(changed.nodes, self._columns_of_nodes)
             for plugin, found in live:
                 if found.rows is None or not moved.issuperset(found.rows):
                     self._evaluate_scores(_others(found.rows, moved), (self._score_columns[plugin.name],))
             changed = _with_live(changed, live)
+            if changed is not None:
+                self.further_pods.forget((changed.nodes | changed.pods) - foreseen)
         if changed is None:
-            self._has_another[:] = False
-        elif moved := changed.nodes | changed.pods:
-            self._has_another[list(moved)] = False
+            self.further_pods.forget_all()
         self._scored = snapshot.version
         self._live_scores.keep(live)
         self.score_refreshes += 1
         return changed
 
     def losses_on(self, rows: RowIndex) -> npt.NDArray[np.float64]:
-        """The points that one more pod of the class costs on each of these rows, by row-local plugins.
-
-        Call after ``refresh_scores``. The mean over up to ``SEVERAL`` more pods that fit beside the incoming one.
-        Plugins that normalize are not in it: ``with_another`` of their columns has the raw scores with one more pod.
-        """
-        # Only for these rows: the best nodes of one cycle are mostly the previous one's.
-        missing = rows[~self._has_another[rows]]
-        if len(missing) and self._columns_of_pods:
-            if len(missing) <= _FEW or self._cache.snapshot.columns.large:  # columns round the room in large amounts
-                self._score_few_with_another(missing)
-            else:
-                self._score_with_another(missing)
-            self._has_another[missing] = True
-        return self._losses[rows]
-
-    def _score_with_another(self, rows: RowIndex) -> None:
-        snapshot = self._cache.snapshot
-        counts = np.minimum(np.maximum(self._another.room_on_each(Nodes(snapshot, rows)) - 1, 1), SEVERAL)
-        several = NodesWithAnother(snapshot, rows, self._another, counts)
-        lost = np.zeros(len(rows), dtype=np.int64)
-        for column in self._columns_of_pods:
-            nodes = NodesWithAnother(snapshot, rows, self._another) if column.normalizes else several
-            after = run_score_on_all(column.plugin, self.state, self._pod, nodes)
-            if column.normalizes:
-                column.with_another[rows] = after
-            else:
-                lost += (column.scores[rows] - after) * column.entry.weight
-        self._losses[rows] = lost / counts
-
-    def _score_few_with_another(self, rows: RowIndex) -> None:
-        snapshot, another = self._cache.snapshot, self._another
-        for row in rows.tolist():
-            node = snapshot.node_at(row)
-            if node is None:
-                continue
-            count = min(max(1, another.room_on(NodeInfo(snapshot, row, node)) - 1), SEVERAL)
-            several = NodeInfoWithAnother(snapshot, row, node, another, count)
-            lost = 0
-            for column in self._columns_of_pods:
-                info = NodeInfoWithAnother(snapshot, row, node, another) if column.normalizes else several
-                after = run_score(column.plugin, self.state, self._pod, info)
-                if column.normalizes:
-                    column.with_another[row] = after
-                else:
-                    lost += (column.scores.item(row) - after) * column.entry.weight
-            self._losses[row] = lost / count
+        """As :meth:`FurtherPods.losses_on`. Call after ``refresh_scores``."""
+        return self.further_pods.losses_on(rows)
 
     def _clear(self) -> None:
         self._capacity = self._cache.snapshot.columns.capacity
         self._filtered = self._scored = -1
-        self._has_another = np.zeros(self._capacity, dtype=np.bool_)
-        self._losses = np.zeros(self._capacity)
         self._codes = np.zeros((len(self._filters), self._capacity), dtype=np.int32)
         self._fits = np.zeros(self._capacity, dtype=np.bool_)
         self._columns = {f.name: FilterColumn(f.name, self._codes[i]) for i, f in enumerate(self._filters)}
@@ -296,6 +268,7 @@ class ClassResults:
         self._columns_of_nodes = [column for column in self._score_columns.values() if not column.reads_pods]
         plugins = [column.plugin for column in self._score_columns.values()]
         self._live_scores = _LiveChanges("Score", plugins)
+        self.further_pods.start(self._columns_of_pods)
         self.local_scores = None
 
     def _pre_score(self) -> None:
@@ -348,6 +321,167 @@ class ClassResults:
             return slice(0, snapshot.size), Nodes(snapshot)
         rows = _row_index(changed)
         return rows, Nodes(snapshot, rows)
+
+
+@dataclass(slots=True)
+class Forecast:
+    """The scores of one row after 0, 1, 2, ... more pods of the class, by plugin, and the losses there."""
+
+    scores: list[list[int]]
+    losses: list[float]
+    came: int = 0
+
+
+class FurtherPods:
+    """What further pods of a class change on a row: what one more costs there, and the scores that are to come.
+
+    A row that is among the best, gets a pod of the class and is still among them will mostly get more. So its scores
+    with several further pods are computed at once, and taken as the pods come, until anything else changes the row.
+    """
+
+    def __init__(self, cache: EquivalenceCache, state: CycleState, pod: Pod, keys: Hashable) -> None:
+        self._cache = cache
+        self._snapshot = cache.snapshot
+        self._state = state
+        self._pod = pod
+        self._keys = keys
+        self._another = AnotherPod(pod, cache.snapshot)
+        self._columns: Sequence[ScoreColumn] = ()
+        self._may_foresee = False
+        self._has_loss: Mask = np.zeros(0, dtype=np.bool_)
+        self._losses: npt.NDArray[np.float64] = np.zeros(0)
+        self._forecasts: dict[int, Forecast] = {}  # by row
+        self._growing: Collection[int] = ()  # rows with a loss to which nothing but pods came since
+
+    def start(self, columns: Sequence[ScoreColumn]) -> None:
+        """Begin anew with these columns, of all plugins that read pods."""
+        self._columns = columns
+        self._may_foresee = all(each.plugin.counts_others and not each.normalizes for each in columns)
+        capacity = self._snapshot.columns.capacity
+        self._has_loss, self._losses = np.zeros(capacity, dtype=np.bool_), np.zeros(capacity)
+
+    def come(self, changed: ChangedRows, live: Sequence[tuple[Plugin, RowChanges]]) -> AbstractSet[int]:
+        """Write the foreseen scores of rows to which nothing but pods of the class came; returns these rows."""
+        rows, forecasts, came = set[int](), self._forecasts, changed.came
+        self._growing = [row for row in came if self._has_loss.item(row)] if self._may_foresee else ()
+        if not forecasts:
+            return rows
+        for _, found in live:
+            for row in found.rows or ():  # if it may be any row, all are forgotten
+                forecasts.pop(row, None)
+        for row in changed.nodes | changed.pods:
+            forecast = forecasts.get(row)
+            if forecast is None:
+                continue
+            if row in came and self._come_to(row, came[row], forecast):
+                rows.add(row)
+            else:
+                del forecasts[row]
+        return rows
+
+    def _come_to(self, row: int, count: int, forecast: Forecast) -> bool:
+        forecast.came += count
+        if forecast.came >= len(forecast.losses) or not all(
+            map(self._is_alike, self._snapshot.newest_on_row(row, count))
+        ):
+            return False
+        for column, score in zip(self._columns, forecast.scores[forecast.came], strict=True):
+            column.scores[row] = score
+        self._losses[row] = forecast.losses[forecast.came]
+        return True
+
+    def _is_alike(self, placed: PlacedPod) -> bool:
+        keyed = self._cache.profile.keyed
+        return placed.pod_class is self._state.pod_class and (
+            not keyed or run_pod_keys(keyed, placed.pod) == self._keys
+        )
+
+    def forget(self, rows: Collection[int]) -> None:
+        """Losses on these rows have changed."""
+        if rows:
+            self._has_loss[list(rows)] = False
+
+    def forget_all(self) -> None:
+        self._has_loss[:] = False
+        self._forecasts.clear()
+
+    def forget_foreseen(self) -> None:
+        self._forecasts.clear()
+
+    def losses_on(self, rows: RowIndex) -> npt.NDArray[np.float64]:
+        """The points that one more pod of the class costs on each of these rows, by row-local plugins.
+
+        The mean over up to ``SEVERAL`` more pods that fit beside the incoming one. Plugins that normalize are not in
+        it: ``with_another`` of their columns has the raw scores with one more pod.
+        """
+        # Only for these rows: the best nodes of one cycle are mostly the previous one's.
+        missing = rows[~self._has_loss[rows]]
+        if len(missing) and self._columns:
+            if self._growing:
+                for row in set(missing.tolist()).intersection(self._growing):
+                    self._foresee(row)
+                missing = missing[~self._has_loss[missing]]
+            if len(missing) <= _FEW or self._snapshot.columns.large:  # columns round the room in large amounts
+                self._score_few(missing)
+            else:
+                self._score(missing)
+            self._has_loss[missing] = True
+        return self._losses[rows]
+
+    def _foresee(self, row: int) -> None:
+        snapshot, node = self._snapshot, self._snapshot.node_at(row)
+        if node is None:
+            return
+        room = self._another.room_on(NodeInfo(snapshot, row, node))
+        if room < 1:
+            return
+        further = np.arange(min(_AHEAD, room + 1) + SEVERAL, dtype=np.float64)
+        nodes = NodesWithAnother(snapshot, np.full(len(further), row), self._another, further)
+        scores = np.empty((len(self._columns), len(further)), dtype=np.int64)
+        for place, column in enumerate(self._columns):
+            scores[place] = run_score_on_all(column.plugin, self._state, self._pod, nodes)
+        if highest(scores.ravel()) > MAX_SCORE:
+            return
+        totals = (np.array([column.entry.weight for column in self._columns]) @ scores).tolist()
+        losses = []
+        for came in range(len(further) - SEVERAL):
+            count = min(max(1, room - came - 1), SEVERAL)
+            losses.append((totals[came] - totals[came + count]) / count)
+        self._forecasts[row] = Forecast(scores.T.tolist(), losses)
+        self._losses[row], self._has_loss[row] = losses[0], True
+        self._cache.count_foreseen()
+
+    def _score(self, rows: RowIndex) -> None:
+        snapshot = self._snapshot
+        counts = np.minimum(np.maximum(self._another.room_on_each(Nodes(snapshot, rows)) - 1, 1), SEVERAL)
+        several = NodesWithAnother(snapshot, rows, self._another, counts)
+        lost = np.zeros(len(rows), dtype=np.int64)
+        for column in self._columns:
+            nodes = NodesWithAnother(snapshot, rows, self._another) if column.normalizes else several
+            after = run_score_on_all(column.plugin, self._state, self._pod, nodes)
+            if column.normalizes:
+                column.with_another[rows] = after
+            else:
+                lost += (column.scores[rows] - after) * column.entry.weight
+        self._losses[rows] = lost / counts
+
+    def _score_few(self, rows: RowIndex) -> None:
+        snapshot, another = self._snapshot, self._another
+        for row in rows.tolist():
+            node = snapshot.node_at(row)
+            if node is None:
+                continue
+            count = min(max(1, another.room_on(NodeInfo(snapshot, row, node)) - 1), SEVERAL)
+            several = NodeInfoWithAnother(snapshot, row, node, another, count)
+            lost = 0
+            for column in self._columns:
+                info = NodeInfoWithAnother(snapshot, row, node, another) if column.normalizes else several
+                after = run_score(column.plugin, self._state, self._pod, info)
+                if column.normalizes:
+                    column.with_another[row] = after
+                else:
+                    lost += (column.scores.item(row) - after) * column.entry.weight
+            self._losses[row] = lost / count
 
 
 class _LiveChanges(Generic[Plug]):

@@ -476,6 +476,9 @@ class ScorePlugin(Plugin):
     """Scores a node; larger is better. ``packs``: it prefers nodes with more pods on them."""
 
     packs: bool = False
+    # A row-local Score counts pods that a view shows beside (``others``, and its sums) as it counts such pods once they
+    # are placed; where it does not, ``row_changes`` reports the row. Then scores are computed ahead (ADR 77).
+    counts_others: ClassVar[bool] = False
     # A pod placed on a node can change its score; for plugins that read ANYTHING.
     depends_on_pods: ClassVar[bool] = True
 

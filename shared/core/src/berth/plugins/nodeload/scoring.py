@@ -58,6 +58,7 @@ class LoadScore(VectorScorePlugin, VectorExplainingPlugin, LivePlugin):
     """A score by measured load. Plugins say for which resources, by which loads and formula."""
 
     reads = Reads.NODE | Reads.PODS
+    counts_others = True
 
     # The resources that the formula reads.
     resources: Sequence[MeasuredResource]
@@ -99,7 +100,7 @@ class LoadScore(VectorScorePlugin, VectorExplainingPlugin, LivePlugin):
         loads, estimate = self._read(state, pod, node.snapshot)
         usages: dict[MeasuredResource, Usage] = {}
         for resource, place, measured, newcomers, allocatable, _ in loads.terms(self.resources):
-            used = measured.item(row) + newcomers.item(row) + pods * estimate[place]
+            used = measured.item(row) + (newcomers.item(row) + pods * estimate[place])
             usages[resource] = used, allocatable.item(row)
         return int(self.points_of(row, loads, usages) + ROUNDING) if usages else 0
 
@@ -112,8 +113,9 @@ class LoadScore(VectorScorePlugin, VectorExplainingPlugin, LivePlugin):
         pods = 1 + nodes.others
         used, allocatable = {}, {}
         for term in terms:
-            with_pods = nodes.take(term.measured) + nodes.take(term.newcomers)
-            with_pods += pods * estimate[term.place]
+            # Newcomers first: whole numbers, whose sum is the same once the pods that a view shows beside have come.
+            with_pods = nodes.take(term.newcomers) + pods * estimate[term.place]
+            with_pods += nodes.take(term.measured)
             used[term.resource] = with_pods
             allocatable[term.resource] = nodes.take(term.allocatable)
         points = self.points(pod, nodes, Loads(used=used, allocatable=allocatable))
@@ -130,12 +132,13 @@ class LoadScore(VectorScorePlugin, VectorExplainingPlugin, LivePlugin):
 
     def explain_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> list[str]:
         loads, _ = self._read(state, pod, nodes.snapshot)
-        terms, left_out = loads.terms(self.resources), _left_out(self.resources, loads)
-        if not terms:
-            return [left_out] * len(nodes)
-        kept = loads.lines
-        lines = [kept.get(row) or _new_line(row, loads, terms, self.second_statistic) for row in nodes.rows.tolist()]
-        return [f"{line}; {left_out}" for line in lines] if left_out else lines
+        terms, kept, rows = loads.terms(self.resources), loads.lines, nodes.rows.tolist()
+        if terms:
+            lines = [kept.get(row) or _new_line(row, loads, terms, self.second_statistic) for row in rows]
+        if len(terms) == len(self.resources):
+            return lines
+        left_out = _left_out(self.resources, loads)
+        return [f"{line}; {left_out}" for line in lines] if terms else [left_out] * len(rows)
 
 
 class OneReadingScore(LoadScore):
@@ -185,9 +188,8 @@ def _new_line(row: int, loads: NodeLoads, terms: Sequence[Term], second: Statist
     if text is None:
         text = loads.measured_lines[row] = _measured_line(row, loads, terms, second)
     if count := loads.newcomers_on(row):
-        pods = "newcomer" if count == 1 else "newcomers"
-        shares = [_percent(row, newcomers, allocatable) for _, _, _, newcomers, allocatable, _ in terms]
-        text = f"{text}, {count} {pods} estimated at {' and '.join(shares)}"
+        shares = " and ".join([_percent(row, newcomers, allocatable) for _, _, _, newcomers, allocatable, _ in terms])
+        text = f"{text}, {count} newcomer{'s' if count > 1 else ''} estimated at {shares}"
     loads.lines[row] = text
     return text
 

@@ -47,6 +47,7 @@ class NodeResourcesBalancedAllocation(PreScorePlugin, VectorScorePlugin):
     name: ClassVar[str] = NAME
     reads = Reads.NODE | Reads.PODS
     reads_amounts = True
+    counts_others = True
 
     def __init__(self, args: BalancedAllocationArgs) -> None:
         self._resources = [resource.name for resource in args.resources or ()]

@@ -86,6 +86,7 @@ class NodeResourcesFit(PreFilterPlugin, VectorFilterPlugin, RemedyPlugin, Vector
     name: ClassVar[str] = NAME
     reads = Reads.NODE | Reads.PODS
     reads_amounts = True
+    counts_others = True
     sums_only = True
 
     def __init__(self, args: NodeResourcesFitArgs) -> None:
