@@ -207,6 +207,7 @@ class ByFreePlaces(VectorScorePlugin, KeyedPlugin):
 
     def __init__(self) -> None:
         self.scored: list[str] = []  # the rows that were scored one by one, without others
+        self.foreseen = 0  # how often the scores of one row were computed ahead
 
     def pod_key(self, pod):
         return (pod.metadata.labels or {}).get("tier")
@@ -217,6 +218,7 @@ class ByFreePlaces(VectorScorePlugin, KeyedPlugin):
         return int(80 * (node.name == "n0") + (120 - node.pods) // 6)
 
     def score_all(self, state, pod, nodes):
+        self.foreseen += nodes.size > len(set(nodes.names))
         return (80 * nodes.named("n0") + (120 - nodes.pods) // 6).astype(np.int64)
 
 
@@ -326,11 +328,22 @@ def test_the_time_of_a_binding_ends_nothing_that_was_foreseen():
 
 
 def test_pods_of_two_classes_in_turn_foresee_nothing_wrong():
-    _, profile, snapshot = busy_node()
+    plugin, profile, snapshot = busy_node()
     for _ in range(6):
         come(profile, snapshot, 3, cpu="200m")
         come(profile, snapshot, 3)
         come(profile, snapshot, 3, tier="web")
+    assert plugin.foreseen > 6
+
+
+def test_a_node_that_pods_of_other_classes_share_is_not_foreseen_again_and_again():
+    plugin, profile, snapshot = busy_node()
+    come(profile, snapshot, 3, cpu="200m")
+    before = plugin.foreseen
+    for _ in range(9):
+        come(profile, snapshot, 2)
+        come(profile, snapshot, 2, cpu="200m")
+    assert plugin.foreseen == before
 
 
 def test_the_number_of_rows_that_are_foreseen_is_bounded(monkeypatch: pytest.MonkeyPatch):

@@ -8,7 +8,7 @@ assumed to have changed before the watch shows it.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -592,13 +592,18 @@ def _changed_by(entries: Sequence[tuple[int, int]]) -> ChangedRows:
     if len(entries) == 1 and entries[0][1] == CAME:  # what most cycles find
         ((row, _),) = entries
         return ChangedRows(frozenset(), frozenset((row,)), came={row: 1})
-    others = {row for row, kind in entries if kind not in {CAME, PODS_UPDATED}}
-    return ChangedRows(
-        frozenset([row for row, kind in entries if kind & NODE]),
-        frozenset([row for row, kind in entries if kind & PODS]),
-        frozenset([row for row, kind in entries if kind & PODS_UPDATED]),
-        Counter([row for row, kind in entries if kind == CAME and row not in others]),
-    )
+    nodes, pods, updated, came = set[int](), set[int](), set[int](), dict[int, int]()
+    for row, kind in entries:
+        if kind == CAME:
+            came[row] = came.get(row, 0) + 1
+        elif kind == PODS_UPDATED:
+            updated.add(row)
+        else:
+            (nodes if kind == NODE else pods).add(row)
+    all_pods = frozenset(pods.union(came))
+    for row in came.keys() & (nodes | pods):
+        del came[row]
+    return ChangedRows(frozenset(nodes), all_pods, frozenset(updated), came)
 
 
 def _differ(before: Node, now: Node) -> bool:

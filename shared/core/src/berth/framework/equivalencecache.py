@@ -8,7 +8,7 @@ the scores are foreseen (ADR 77). The cache never changes a result.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
@@ -26,7 +26,7 @@ from berth.cluster.nodes import (
     RowIndex,
     info_of_row,
 )
-from berth.cluster.pods import EquivalenceClass, PlacedPod, Trait
+from berth.cluster.pods import EquivalenceClass, Trait
 from berth.cluster.snapshot import ChangedRows, Snapshot
 from berth.framework.interface import (
     MAX_SCORE,
@@ -351,7 +351,8 @@ class FurtherPods:
         self._has_loss: Mask = np.zeros(0, dtype=np.bool_)
         self._losses: npt.NDArray[np.float64] = np.zeros(0)
         self._forecasts: dict[int, Forecast] = {}  # by row
-        self._growing: Collection[int] = ()  # rows with a loss to which nothing but pods came since
+        self._came: Mapping[int, int] = {}  # how many pods came to a row since the last cycle
+        self._shared: set[int] = set()  # rows among the best to which other pods came last
 
     def start(self, columns: Sequence[ScoreColumn]) -> None:
         """Begin anew with these columns, of all plugins that read pods."""
@@ -363,7 +364,7 @@ class FurtherPods:
     def come(self, changed: ChangedRows, live: Sequence[tuple[Plugin, RowChanges]]) -> AbstractSet[int]:
         """Write the foreseen scores of rows to which nothing but pods of the class came; returns these rows."""
         rows, forecasts, came = set[int](), self._forecasts, changed.came
-        self._growing = [row for row in came if self._has_loss.item(row)] if self._may_foresee else ()
+        self._came = came
         if not forecasts:
             return rows
         for _, found in live:
@@ -381,19 +382,19 @@ class FurtherPods:
 
     def _come_to(self, row: int, count: int, forecast: Forecast) -> bool:
         forecast.came += count
-        if forecast.came >= len(forecast.losses) or not all(
-            map(self._is_alike, self._snapshot.newest_on_row(row, count))
-        ):
+        if forecast.came >= len(forecast.losses) or not self._are_alike(row, count):
             return False
         for column, score in zip(self._columns, forecast.scores[forecast.came], strict=True):
             column.scores[row] = score
         self._losses[row] = forecast.losses[forecast.came]
         return True
 
-    def _is_alike(self, placed: PlacedPod) -> bool:
-        keyed = self._cache.profile.keyed
-        return placed.pod_class is self._state.pod_class and (
-            not keyed or run_pod_keys(keyed, placed.pod) == self._keys
+    def _are_alike(self, row: int, count: int) -> bool:
+        """Whether the newest pods of the row are of the class, and their keys equal."""
+        pod_class, keyed = self._state.pod_class, self._cache.profile.keyed
+        return all(
+            placed.pod_class is pod_class and (not keyed or run_pod_keys(keyed, placed.pod) == self._keys)
+            for placed in self._snapshot.newest_on_row(row, count)
         )
 
     def forget(self, rows: Collection[int]) -> None:
@@ -402,6 +403,8 @@ class FurtherPods:
             self._has_loss[list(rows)] = False
 
     def forget_all(self) -> None:
+        self._came = {}
+        self._shared.clear()
         self._has_loss[:] = False
         self._forecasts.clear()
 
@@ -417,10 +420,8 @@ class FurtherPods:
         # Only for these rows: the best nodes of one cycle are mostly the previous one's.
         missing = rows[~self._has_loss[rows]]
         if len(missing) and self._columns:
-            if self._growing:
-                for row in set(missing.tolist()).intersection(self._growing):
-                    self._foresee(row)
-                missing = missing[~self._has_loss[missing]]
+            if self._came and self._may_foresee:
+                missing = missing[[not self._is_foreseen(row) for row in missing.tolist()]]
             if len(missing) <= _FEW or self._snapshot.columns.large:  # columns round the room in large amounts
                 self._score_few(missing)
             else:
@@ -428,20 +429,31 @@ class FurtherPods:
             self._has_loss[missing] = True
         return self._losses[rows]
 
-    def _foresee(self, row: int) -> None:
+    def _is_foreseen(self, row: int) -> bool:
+        """Whether the row's scores are foreseen now: it got pods of the class, as before if others came in between."""
+        count, shared = self._came.get(row, 0), self._shared
+        if not count:
+            return False
+        if not self._are_alike(row, count):
+            shared.add(row)
+            return False
+        if row in shared:
+            shared.remove(row)
+            return False
+        return self._foresee(row)
+
+    def _foresee(self, row: int) -> bool:
         snapshot, node = self._snapshot, self._snapshot.node_at(row)
-        if node is None:
-            return
-        room = self._another.room_on(NodeInfo(snapshot, row, node))
+        room = 0 if node is None else self._another.room_on(NodeInfo(snapshot, row, node))
         if room < 1:
-            return
+            return False
         further = np.arange(min(_AHEAD, room + 1) + SEVERAL, dtype=np.float64)
         nodes = NodesWithAnother(snapshot, np.full(len(further), row), self._another, further)
         scores = np.empty((len(self._columns), len(further)), dtype=np.int64)
         for place, column in enumerate(self._columns):
             scores[place] = run_score_on_all(column.plugin, self._state, self._pod, nodes)
         if highest(scores.ravel()) > MAX_SCORE:
-            return
+            return False
         totals = (np.array([column.entry.weight for column in self._columns]) @ scores).tolist()
         losses = []
         for came in range(len(further) - SEVERAL):
@@ -450,6 +462,7 @@ class FurtherPods:
         self._forecasts[row] = Forecast(scores.T.tolist(), losses)
         self._losses[row], self._has_loss[row] = losses[0], True
         self._cache.count_foreseen()
+        return True
 
     def _score(self, rows: RowIndex) -> None:
         snapshot = self._snapshot
