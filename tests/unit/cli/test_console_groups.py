@@ -66,15 +66,15 @@ def a_row(name: str, dialect: str = "scheduling.x-k8s.io") -> WaitingPod:
     return WaitingPod(namespace="default", name=name, members=state, **parts)
 
 
-async def watch(session: Session, row: WaitingPod) -> None:
-    """A leading watcher in whose queue a group waits with its two pods."""
+async def watch(session: Session, row: WaitingPod, cpu: str = "8") -> None:
+    """A leading watcher in whose queue a group waits with its two pods of this request."""
     parts = {"profile": "berth", "queue": WITH_GROUP, "stage": GROUPED, "since": NOW, "group": row.name}
     pods = [WaitingPod(namespace="default", name=f"web-{at}", uid=f"uid-web-{at}", **parts) for at in range(2)]
 
     def detail_of(data: bytes) -> QueueAnswer:
         asked: PodRequest = decode_pod_request(data)
         pod = next((each for each in (row, *pods) if each.name == asked.name), row)
-        return QueueAnswer(now=NOW, detail=QueuedPodDetail(pod=pod, object=a_pod(pod.name.lstrip("~"), cpu="8")))
+        return QueueAnswer(now=NOW, detail=QueuedPodDetail(pod=pod, object=a_pod(pod.name.lstrip("~"), cpu=cpu)))
 
     endpoints = [
         Endpoint(name="queue", answer=lambda _: QueueAnswer(now=NOW, pods=[row, *pods])),
@@ -112,6 +112,26 @@ async def test_what_would_help_is_that_of_a_member_without_a_place(session):
     text = "asks for 8 CPU; the largest node has 4, and the freest 4 of 4 free (n1)"
     assert [(each.plugin, each.text) for each in found["remedies"]] == [("NodeResourcesFit", text)]
     assert found["missing"] == "that is about web-1 alone: 2 members need room together"
+
+
+@pytest.mark.parametrize(
+    ("placed", "more", "text"),
+    [
+        (3, {}, "2 more members beside the 3 that have a place"),
+        (4, {"topology_key": "rack", "domain": "r1"}, "1 more member in rack r1 beside the 4 that have a place"),
+        (0, {}, "5 more members at the same time"),
+    ],
+    ids=["everywhere", "in a rack", "none has a place"],
+)
+async def test_what_would_help_a_group_is_said_where_each_member_alone_has_a_node(
+    session, placed: int, more: dict[str, str], text: str
+):
+    await watch(session, a_row("~train"), cpu="1")
+    classes = [ClassResult(members=6, placed=placed, example="web-1")]  # one more than are needed
+    await decide(session, "~train", group=GroupResult(need=5, classes=classes, **more))
+    found = await answer(session, "~train")
+    passes = "for web-1 alone 1 node passes every filter now, such as n1"
+    assert ([each.text for each in found["remedies"]], "missing" in found) == ([f"room for {text}; {passes}"], False)
 
 
 async def test_what_would_help_a_group_that_was_decided_under_another_configuration_is_unknown(session):

@@ -64,11 +64,50 @@ def test_one_member_too_many_and_none_has_a_node():
     found = plan_at_once(a_question(members(17, cpu="1")), racks([0, 0], [0, 0]), PROFILE)
     assert not found.is_found
     assert found.message == (
-        "16 of 17 have a place; 1 like m016 do not fit: 0/4 nodes are available: 4 Insufficient cpu; "
-        "there is no room for all of them"
+        "16 of 17 have a place; 1 like m016 does not fit: 0/4 nodes are available: 4 Insufficient cpu; "
+        "there is no room for all of them: 1 more asks for 1 cpu"
     )
     assert found.is_impossible
     assert [(each.plugin, each.nodes) for each in found.classes[0].rejections] == [("NodeResourcesFit", 4)]
+
+
+@pytest.mark.parametrize(
+    ("pods", "need", "parts"),
+    [
+        (
+            members(9, cpu="900m"),  # a node of 4 takes four
+            8,
+            [
+                "4 of 9 have a place, 8 are needed",
+                "5 like m004 do not fit: 0/1 nodes are available: 1 Insufficient cpu",
+                "there is no room for so many: 4 more ask for 3600m cpu",
+            ],
+        ),
+        (
+            [*members(4, "a", cpu="3"), *members(3, "b", cpu="2")],
+            5,
+            [
+                "1 of 7 have a place, 5 are needed",
+                "3 like a001 do not fit: 0/1 nodes are available: 1 Insufficient cpu",
+                "3 like b000 do not fit: 0/1 nodes are available: 1 Insufficient cpu",
+                "there is no room for so many: 4 more ask for at least 9 cpu",  # 3 of 2, 1 of 3
+            ],
+        ),
+        (
+            members(3, containers=[a_container(memory="6Gi")]),
+            3,
+            [
+                "1 of 3 have a place",
+                "2 like m001 do not fit: 0/1 nodes are available: 1 Insufficient memory",
+                "there is no room for all of them: 2 more ask for 12Gi memory",
+            ],
+        ),
+    ],
+    ids=["more members than are needed", "members of two sizes", "memory"],
+)
+def test_the_numbers_of_a_group_that_is_too_large_add_up(pods: list[Pod], need: int, parts: list[str]):
+    found = plan_at_once(a_question(pods, need=need), racks([0]), PROFILE)
+    assert found.message.split("; ") == parts
 
 
 def test_what_is_needed_has_a_place_and_the_others_are_said():
@@ -122,7 +161,7 @@ def test_a_group_that_fits_no_rack_says_what_the_best_one_lacks():
     found = plan_at_once(a_question(members(12, cpu="1"), rack="required"), racks([0, 0], [1, 1, 1]), PROFILE)
     assert found.message == (
         "9 of 12 have a place in the best domain, rack r1; 3 like m009 do not fit: 0/3 nodes are available: "
-        "3 Insufficient cpu; there is no room for all of them"
+        "3 Insufficient cpu; there is no room for all of them: 3 more ask for 3 cpu"
     )
 
 
@@ -278,7 +317,7 @@ def test_no_placement_is_not_called_impossible_unless_a_bound_proves_it():
     # Sums leave room for all four on each node; anti-affinity to each other does not.
     pods = members(4, cpu="1", labels={"app": "one"}, affinity=apart(app="one"))
     found = plan_at_once(a_question(pods), racks([0, 0, 0]), PROFILE)
-    assert found.message.startswith("3 of 4 have a place; 1 like m003 do not fit: 0/3 nodes are available: ")
+    assert found.message.startswith("3 of 4 have a place; 1 like m003 does not fit: 0/3 nodes are available: ")
     assert found.message.endswith("; no placement found in 1 order")
     assert not found.is_impossible
 
@@ -337,8 +376,8 @@ def test_nodes_that_an_extender_drops_take_no_member():
     assert set(nodes_of(few).values()) == {"r0n1"}
     many = plan_at_once(replace(a_question(pods), extensions={pods[2].uid: kept}), racks([0, 0]), PROFILE)
     assert many.message == (
-        "4 of 5 have a place; 1 like m004 do not fit: 0/2 nodes are available: 1 Insufficient cpu; "
-        "there is no room for all of them"
+        "4 of 5 have a place; 1 like m004 does not fit: 0/2 nodes are available: 1 Insufficient cpu; "
+        "there is no room for all of them: 1 more asks for 1 cpu"
     )
 
 

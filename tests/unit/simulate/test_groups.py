@@ -97,7 +97,7 @@ def test_the_first_gang_of_the_example_fits_and_the_second_waits_in_the_words_of
     assert (second.group, second.placed) == ("default/second", 0)
     assert second.message == (
         "0 of 4 have a place; 4 like second-0 do not fit: 0/2 nodes are available: 2 Insufficient cpu; "
-        "there is no room for all of them"
+        "there is no room for all of them: 4 more ask for 8 cpu"
     )
     assert [(each.members, each.placed, each.example) for each in second.classes] == [(4, 0, "second-0")]
     assert sorted(filter(None, found.nodes.values())) == ["n1", "n1", "n2", "n2"]
@@ -109,7 +109,7 @@ def test_a_group_without_room_for_all_leaves_it_to_pods_that_fit(simulate):
     gang = [group(), *pods(4, group="train"), pod("alone")]
     found = simulate([node("n1", cpu="6")], gang)
     assert found.nodes == {**{f"train-{number}": None for number in range(4)}, "alone": "n1"}
-    assert found.groups["default/train"].message.startswith("3 of 4 have a place; 1 like train-3 do not fit")
+    assert found.groups["default/train"].message.startswith("3 of 4 have a place; 1 like train-3 does not fit")
 
 
 @pytest.mark.parametrize("version", ["v1alpha2", "v1beta1"])
@@ -138,7 +138,7 @@ def test_evictions_for_a_whole_group_are_named_and_its_members_nominated(simulat
     (only,) = found.groups.values()
     assert (only.placed, len(only.victims)) == (0, 1)
     assert only.victims[0].startswith("default/low-")
-    assert only.message.startswith("2 of 3 have a place; 1 like train-2 do not fit: ")
+    assert only.message.startswith("2 of 3 have a place; 1 like train-2 does not fit: ")
     nominated = [found.pods[f"train-{number}"].nominated for number in range(3)]
     assert sorted(nominated) in (["n1", "n1", "n2"], ["n1", "n2", "n2"])
     assert found.nodes["late"] is None  # the room is the group's, which is of higher priority

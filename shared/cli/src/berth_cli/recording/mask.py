@@ -26,7 +26,7 @@ _CHARACTERS: Final = "[0-9A-Za-z\x80-\U0010ffff]"
 _PARTS: Final = re.compile(rf"(?P<uid>\b{_UID}\b)|{_CHARACTERS}+")
 _WORD: Final = re.compile(f"{_CHARACTERS}+")
 _NUMBER: Final = re.compile(r"\d{1,6}")  # a longer number may be an account
-_AMOUNT: Final = re.compile(r"\d{1,6}(?:\.\d{1,6})?(?:/\d{1,6})?(?:ms|s|min|h|B|kB|MB|GB|MB/s|%)?")
+_AMOUNT: Final = re.compile(r"\d{1,6}(?:\.\d{1,6})?(?:/\d{1,6})?(?:ms|s|min|h|B|kB|MB|GB|MB/s|%|m|[KMGTPE]i)?")
 _PUNCTUATION: Final = " ,:;.()[]{}'\""
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d)")
 _QUANTITY: Final = re.compile(r"[+-]?\d{1,19}(?:\.\d{1,19})?(?:[eE][+-]?\d{1,3}|m|n|u|k|[KMGTPE]i?)?")
@@ -194,21 +194,22 @@ amazonaws amd aws azure bond cinder cloud com csi dev docker ebs en eth gce gke 
 microsoft net nvidia openstack org pd portworx wheel
 """
 _SENTENCES: Final = """
-a about active after again ago all allocatable allow allowed already an and anti any are as asked at attempt attempts
-available awaiting backoff because been before being belongs berth best better binder bindings but bytes can candidates
-cannot capacity change changed changes claim claims class collector condition conditions conflict conflicting
-constraint constraints converting could count create deleted didn disks doesn domain driver enough error estimated
-eviction exceed exceeds exception existing expected extender extenders failed feasible filter fit flight for found free
-from gated get given got group grouped groups had has have held help helpful hint how immediate in inactive incoming
-incomplete insufficient into it its itself kept known lacks last lately left less limit longer lower many match matched
-matches matching max maximum meet mirror missing more must named nearer needs newer next no node nominated none normal
-nothing now number numbers object of old on one only or other others persistentvolume persistentvolumeclaim
-persistentvolumeclaims place placed please plugin ports possible preempted preemption proposals proposed ranked ranking
-recovering rejected requested requests resource resources room rules s sample samples satisfied satisfy saturated
-schedule score scorer scorers second seconds see seen selector server since so some space spread still t taints tenant
-than that the their them then there these they this time to tolerate tolerated too took translate unbound undecodable
-under unresolvable until untolerated unusable used variable versions very victim victims view violate volumes waited
-waiting want was watch watcher were what when where which while why will with without would written yet
+a about active after again ago all allocatable allow allowed already an and anti any are as ask asked asks at attempt
+attempts available awaiting backoff because been before being belongs berth best better binder bindings but bytes can
+candidates cannot capacity change changed changes claim claims class collector condition conditions conflict
+conflicting constraint constraints converting could count create deleted didn disks do does doesn domain driver enough
+error estimated eviction exceed exceeds exception existing expected extender extenders failed feasible filter fit
+flight for found free from gated get given got group grouped groups had has have held help helpful hint how immediate
+in inactive incoming incomplete insufficient into it its itself kept known lacks last lately least left less like limit
+longer lower many match matched matches matching max maximum meet mirror missing more must named nearer needed needs
+newer next no node nominated none normal nothing now number numbers object of old on one only or other others
+persistentvolume persistentvolumeclaim persistentvolumeclaims place placed please plugin ports possible preempted
+preemption proposals proposed ranked ranking recovering rejected requested requests resource resources room rules s
+sample samples satisfied satisfy saturated schedule score scorer scorers second seconds see seen selector server since
+so some space spread still t taints tenant than that the their them then there these they this time to tolerate
+tolerated too took translate unbound undecodable under unresolvable until untolerated unusable used variable versions
+very victim victims view violate volumes waited waiting want was watch watcher were what when where which while why
+will with without would written yet
 """
 # Of expressions that select devices.
 _EXPRESSIONS: Final = """

@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from berth.api.config.configuration import KubeSchedulerConfiguration
 from berth.api.pod import Pod
 from berth.bus.interface import Session
@@ -14,7 +16,7 @@ from berth.bus.topology import DECISIONS
 from berth.cluster.snapshot import Snapshot
 from berth.errors import DecodeError
 from berth.framework.profile import Profile
-from berth.messages.attempts import Decision, Outcome
+from berth.messages.attempts import Decision, GroupResult, Outcome
 from berth.messages.encoding import decode
 from berth.messages.livedata import LiveSource
 from berth.profiles.configuration import profiles_of
@@ -23,7 +25,7 @@ from berth_cli.options import PodName
 from berth_cli.pods.finding import pod_on_the_bus
 from berth_cli.pods.podgroups import ExplainedGroup
 from berth_cli.remedies.rejections import remedies_by_reasons, remedies_of
-from berth_cli.remedies.remedy import Advice
+from berth_cli.remedies.remedy import Advice, Remedy
 
 OTHER_CONFIGURATION: Final = (
     "what would help is unknown, because the pod was rejected under another configuration: name it with --config, "
@@ -77,12 +79,24 @@ class Advisory:
         found = await pod_on_the_bus(self.session, name, self.snapshot)
         profile = self.profiles.get(found.pod.spec.scheduler_name) if found is not None else None
         remedies = [] if found is None or profile is None else remedies_of(found.pod, self.snapshot, profile)
-        need = explained.decision.group.need if explained.decision.group is not None else 0
-        if not remedies or need <= 1:
+        result = explained.decision.group
+        need = result.need if result is not None else 0
+        if not remedies or result is None or need <= 1:
             return Advice(remedies=remedies)
+        if remedies[0].is_passing and (more := need - sum(each.placed for each in result.classes)) > 0:
+            return Advice(remedies=[_beside_the_others(remedies[0], explained.unplaced, result, more)])
         return Advice(
             remedies=remedies, missing=f"that is about {explained.unplaced} alone: {need} members need room together"
         )
+
+
+def _beside_the_others(alone: Remedy, name: str, result: GroupResult, more: int) -> Remedy:
+    """The remedy for a group of which any member alone has a node; ``more`` members are needed than have a place."""
+    where = f" in {result.topology_key} {result.domain}" if result.domain else ""
+    members = "1 more member" if more == 1 else f"{more} more members"
+    beside = f"beside the {result.need - more} that have a place" if more < result.need else "at the same time"
+    text = f"room for {members}{where} {beside}; for {name} alone {alone.text}"
+    return msgspec.structs.replace(alone, text=text)
 
 
 @asynccontextmanager

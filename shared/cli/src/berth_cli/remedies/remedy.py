@@ -32,6 +32,11 @@ class Remedy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     amounts: dict[str, int] = {}
 
     @property
+    def is_passing(self) -> bool:
+        """Whether no plugin rejects the pod on the nodes that are named."""
+        return not self.plugin
+
+    @property
     def sentence(self) -> str:
         """The text after the plugin's name, if it is about one."""
         return f"{self.plugin}: {self.text}" if self.plugin else self.text

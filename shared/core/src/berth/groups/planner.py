@@ -16,6 +16,7 @@ import numpy as np
 
 from berth.api.pod import Pod
 from berth.api.podgroups import MOST_MEMBERS
+from berth.api.resources import CPU, quantity_text
 from berth.cluster.nodes import Mask
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import RankOptions, rank
@@ -94,6 +95,7 @@ class _Attempt:
     missing: dict[GroupClass, Pod] = field(default_factory=dict)  # the first member without a place
     rejections: dict[GroupClass, tuple[Rejection, ...]] = field(default_factory=dict)
     reasons: dict[GroupClass, str] = field(default_factory=dict)  # the same as a sentence
+    lacking: dict[GroupClass, Mapping[str, int]] = field(default_factory=dict)  # what a member asks for and nodes lack
 
     @property
     def count(self) -> int:
@@ -268,7 +270,18 @@ class Planner:
             diagnosis = self._diagnosis(pods[done], rows, of_class.extension)
             attempt.rejections[of_class] = diagnosis.rejections(self._workspace.snapshot.rows.names)
             attempt.reasons[of_class] = diagnosis.message().removesuffix(".")
+            attempt.lacking[of_class] = self._lacking(of_class, rows)
             yield from self._step()
+
+    def _lacking(self, of_class: GroupClass, rows: Mask) -> dict[str, int]:
+        """What one more member asks for, of the resources that some node has too little of now."""
+        size, columns = self._workspace.snapshot.size, self._workspace.snapshot.columns
+        among = rows & of_class.static
+        return {
+            resource: amount
+            for resource, amount in of_class.counted.items()
+            if (columns.allocatable.of(resource)[:size] - columns.requested.of(resource)[:size] < amount)[among].any()
+        }
 
     def _counting(self, placing: CountedSteps) -> CountedSteps:
         """Each step counts as one of the plan's."""
@@ -365,14 +378,16 @@ class Planner:
             return GroupPlan(need=question.need, message=message, topology_key=domains.key, is_impossible=True)
         is_bounded = domains.key and domains.outside is None
         where = f" in the best domain, {domains.key} {best.domain.name}" if is_bounded else ""
-        parts = [f"{best.count} of {question.need} have a place{where}"]
+        needed = "" if question.need == len(question.members) else f", {question.need} are needed"
+        parts = [f"{best.count} of {len(question.members)} have a place{where}{needed}"]
         for each, pod in best.missing.items():
             count = len(each.pods) - best.placed[each]
-            parts.append(f"{count} like {pod.metadata.name} do not fit: {best.reasons[each]}")
+            verb = "does" if count == 1 else "do"
+            parts.append(f"{count} like {pod.metadata.name} {verb} not fit: {best.reasons[each]}")
         if domains.shortage:
             parts.append(domains.shortage)
         elif domains.is_impossible:
-            parts.append("there is no room for all of them")
+            parts.append(f"there is no room for {'so many' if needed else 'all of them'}{self._missing_room(best)}")
         else:
             tightly = ", nor by packing nodes tightly" * self._packs
             parts.append(f"no placement found in {self._orders} order{'s' * (self._orders > 1)}{tightly}")
@@ -396,6 +411,26 @@ class Planner:
             orders=self._orders,
             steps=self._steps,
         )
+
+    def _missing_room(self, best: _Attempt) -> str:
+        """How many more members are needed, and what they ask for of the resources that nodes lack."""
+        count = self._question.need - best.count
+        lacking = [best.lacking[each] for each in best.missing for _ in each.pods[best.placed[each] :]]
+        resources = sorted({resource for each in lacking for resource in each})
+        if not resources or count < 1:
+            return ""
+        # Of unlike members those that ask for least may do.
+        least = {name: sum(sorted(each.get(name, 0) for each in lacking)[:count]) for name in resources}
+        at_least = "at least " * (len(best.missing) > 1 and count < len(lacking))
+        amounts = " and ".join(f"{_quantity(name, amount)} {name}" for name, amount in least.items())
+        return f": {count} more {'asks' if count == 1 else 'ask'} for {at_least}{amounts}"
+
+
+def _quantity(resource: str, amount: int) -> str:
+    """``1500m``, ``4``, ``3Gi``."""
+    if resource != CPU:
+        return quantity_text(amount)
+    return f"{amount}m" if amount % 1000 else str(amount // 1000)
 
 
 def _parts(domain: Domain, domains: DomainChoice) -> Sequence[Mask]:
