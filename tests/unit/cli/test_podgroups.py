@@ -22,9 +22,9 @@ from berth.messages.groupattempts import GroupPending, GroupRanked
 from berth.messages.groups import ClassPlan, GroupPlan
 from berth.messages.queue import GROUPED, WITH_GROUP, GroupCounts, QueueAnswer, QueuedPodDetail, WaitingPod
 from berth_cli.commands.queue import pod_lines
-from berth_cli.commands.trace import groups_named, stored_messages, without_messages
+from berth_cli.commands.trace import TracePrinter, groups_named, stored_messages, traces_of, without_messages
 from berth_cli.console.decisionlog import DecisionLog
-from berth_cli.options import NotFoundError, parse_pod
+from berth_cli.options import NotFoundError, OutputFormat, parse_pod
 from berth_cli.pods import podgroups
 from berth_cli.pods.podgroups import (
     EMPTY,
@@ -477,6 +477,41 @@ def test_the_console_counts_a_bound_group_by_its_members():
     lines, _ = log.new_lines(lambda _uid: None)
     assert [(line.pod, line.outcome) for line in lines] == [("~second", "unschedulable")]
     assert log.figures(NOW.timestamp() + 1).outcomes == {"unschedulable": 1}
+
+
+def of_either(outcome: Outcome = Outcome.UNSCHEDULABLE) -> list[Decision]:
+    """Decisions on `second` of each dialect, the later one on that of scheduling.k8s.io."""
+    times = {"asked_at": NOW, "ranked_at": NOW}
+    return [
+        msgspec.structs.replace(decided(outcome, **times), pod=name, uid=f"uid{name}", attempt=f"uid{name}.1.1")
+        for name in ("~second", "~~second")
+    ]
+
+
+async def test_messages_of_two_groups_of_one_name_are_two_traces():
+    session = await MemoryBus().connect(name="test")
+    await session.apply()
+    for decision in of_either():
+        await publish_decision(session, decision)
+    traces = await traces_of(session, parse_pod("second"), is_group=True)
+    assert [{message.group for message in messages} for messages in traces] == [
+        {"default/second (scheduling.x-k8s.io)"},
+        {"default/second (scheduling.k8s.io)"},
+    ]
+    assert [[message.stage for message in messages] for messages in traces] == [["pending", "ranked", "decision"]] * 2
+
+
+def test_new_messages_of_two_groups_of_one_name_have_its_dialect_above(capsys):
+    printer = TracePrinter(OutputFormat.TABLE, is_group=True)
+    for at, name in enumerate(("~second", "~~second", "~~second", "~second")):
+        data = encode(decided(Outcome.BOUND))
+        printer.print(TracedMessage(at=float(at), subject=f"berth.decision.berth.default.{name}", data=data))
+    lines = capsys.readouterr().out.splitlines()
+    titles = {at: line for at, line in enumerate(lines) if line.startswith("default")}
+    coscheduling, upstream = (f"default/second ({dialect})" for dialect in Dialect)
+    assert titles == {0: coscheduling, 2: upstream, 5: coscheduling}
+    assert ["+" in line for line in lines] == [False, False, False, False, True, False, True]
+    assert "+3.0 s" in lines[-1]  # since the group's own message before
 
 
 async def test_a_groups_decision_restores_the_messages_that_are_gone():

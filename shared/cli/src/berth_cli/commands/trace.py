@@ -36,7 +36,7 @@ from berth_cli.options import (
 from berth_cli.pods.lookup import group_of_placed
 from berth_cli.pods.timeline import TracedMessage, as_json, stage_row, stage_table, trace_json, with_recalled
 from berth_cli.pods.waiting import queued_pod
-from berth_cli.rendering import open_console, print_rich
+from berth_cli.rendering import open_console, plain, print_rich
 
 app = typer.Typer()
 
@@ -58,7 +58,8 @@ def trace(  # noqa: PLR0913 - one parameter a flag, given by name
 ) -> None:
     """Print a pod's messages in order, with the times between them.
 
-    Those of its PodGroup are among them. With --group: those of a PodGroup alone.
+    Those of its PodGroup are among them. With --group: those of a PodGroup alone, of one after the other where each
+    dialect has one of the name.
     """
     server = NatsServer(nats, nats_context)
 
@@ -71,17 +72,26 @@ def trace(  # noqa: PLR0913 - one parameter a flag, given by name
 
 async def _trace(name: PodName, server: NatsServer, output: OutputFormat, *, is_group: bool, follow: bool) -> None:
     async with open_session(server, name="trace", is_named=not output.is_document) as session:
-        names = groups_named(name) if is_group else [name, *await _group_of(session, name)]
         if follow:
-            await _follow(session, names, output)
+            names = groups_named(name) if is_group else [name, *await _group_of(session, name)]
+            await _follow(session, names, TracePrinter(output, is_group=is_group))
             return
-        messages = with_recalled([message for message, _ in await stored_messages(session, names)])
-        if not messages:
+        traces = await traces_of(session, name, is_group=is_group)
+        if not traces:
             raise await without_messages(session, name, is_group=is_group)
-    if output.is_document:
-        print_document(trace_json(name, messages), output)
-    else:
-        print_rich(stage_table(messages))
+    for at, messages in enumerate(traces):
+        if output.is_document:
+            print_document(trace_json(name, messages), output, one_of_many=len(traces) > 1)
+        else:
+            title = [messages[0].group] if len(traces) > 1 else []
+            print_rich(*[""] * bool(at), *map(plain, title), stage_table(messages))
+
+
+async def traces_of(session: Session, name: PodName, *, is_group: bool) -> list[list[TracedMessage]]:
+    """The messages of a pod and its group, or of each PodGroup of the name. Traces without messages are left out."""
+    each_names = [[each] for each in groups_named(name)] if is_group else [[name, *await _group_of(session, name)]]
+    each_stored = [await stored_messages(session, names) for names in each_names]
+    return [with_recalled([message for message, _ in stored]) for stored in each_stored if stored]
 
 
 async def without_messages(session: Session, name: PodName, *, is_group: bool) -> NotFoundError:
@@ -140,7 +150,7 @@ def _traced(stored: StoredMessage) -> TracedMessage:
     return TracedMessage(at=stored.time.timestamp(), subject=stored.subject, data=stored.data)
 
 
-async def _follow(session: Session, names: Sequence[PodName], output: OutputFormat) -> None:
+async def _follow(session: Session, names: Sequence[PodName], printer: TracePrinter) -> None:
     """Print stored messages, then new ones. Subscribes before reading the streams, so that no message is missed."""
     received: asyncio.Queue[tuple[TracedMessage, str]] = asyncio.Queue()
 
@@ -150,7 +160,6 @@ async def _follow(session: Session, names: Sequence[PodName], output: OutputForm
     for name in names:
         await session.subscribe_stored(name.filter("*"), receive)
     stored = await stored_messages(session, names)
-    printer = TracePrinter(output)
     for message in with_recalled([message for message, _ in stored]):
         printer.print(message)
     seen = {(message.subject, message_id) for message, message_id in stored}
@@ -168,16 +177,24 @@ async def _follow(session: Session, names: Sequence[PodName], output: OutputForm
 
 
 class TracePrinter:
-    def __init__(self, output: OutputFormat) -> None:
+    """Prints messages as they come. ``is_group``: of PodGroups, each after its own one before, below its name."""
+
+    def __init__(self, output: OutputFormat, *, is_group: bool = False) -> None:
         self._output = output
         self._console = open_console()
-        self._before: TracedMessage | None = None
+        self._is_group = is_group
+        self._before: dict[str, TracedMessage] = {}
+        self._title = ""
 
     def print(self, message: TracedMessage) -> None:
+        title = message.group if self._is_group else ""
+        before = self._before.get(title)
         if self._output.is_document:
-            print_document(as_json(message, self._before), self._output, one_of_many=True)
+            print_document(as_json(message, before), self._output, one_of_many=True)
         else:
-            at, since, stage, description = stage_row(message, self._before)
+            if title != self._title:
+                self._console.print(plain(title))
+            at, since, stage, description = stage_row(message, before)
             line = at.append(f"  {since.plain:>11}  {stage.plain:8}  ").append_text(description)
             self._console.print(line)
-        self._before = message
+        self._before[title], self._title = message, title

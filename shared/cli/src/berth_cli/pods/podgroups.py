@@ -240,7 +240,7 @@ def summary_lines(
     shown = sorted(groups, key=_is_settled)[: rows or len(groups)]
     names = Counter(str(each.key) for each in groups)
     for each in shown:
-        title = str(each.key) if names[str(each.key)] == 1 else f"{each.key} ({each.key.dialect})"
+        title = str(each.key) if names[str(each.key)] == 1 else each.key.in_full
         age = "" if each.since is None else duration(max(0.0, (now - each.since).total_seconds()))
         bound, waits, minimum = str(len(each.placed)), str(len(each.waiting)), str(each.minimum or "")
         table.add_row(*map(plain, (title, each.state, bound, waits, minimum, age, each.message)))

@@ -81,9 +81,11 @@ class TracedMessage:
         return next(iter(self.subject.split(".")[1:2]), "")
 
     @property
-    def _is_of_group(self) -> bool:
+    def group(self) -> str:
+        """The PodGroup that it is about, with its dialect; empty for a pod."""
         subject = PodSubject.parse(self.subject)
-        return group_named(subject.namespace, subject.pod) is not None
+        key = group_named(subject.namespace, subject.pod)
+        return "" if key is None else key.in_full
 
     def message(self) -> Message:
         """Decode the message.
@@ -95,9 +97,9 @@ class TracedMessage:
             return self.recalled
         match self.stage:
             case "pending":
-                return decode_group(self.data, GroupPending) if self._is_of_group else decode(self.data, Pending)
+                return decode_group(self.data, GroupPending) if self.group else decode(self.data, Pending)
             case "ranked":
-                return decode_group(self.data, GroupRanked) if self._is_of_group else decode(self.data, Ranked)
+                return decode_group(self.data, GroupRanked) if self.group else decode(self.data, Ranked)
             case "decision":
                 return decode(self.data, Decision)
             case "dead":

@@ -138,6 +138,10 @@ class GroupKey(NamedTuple):
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
 
+    @property
+    def in_full(self) -> str:
+        return f"{self} ({self.dialect})"
+
 
 class Topology(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A node label whose value all members must share, or should if it is not ``required``."""
