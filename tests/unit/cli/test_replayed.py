@@ -397,6 +397,30 @@ def test_what_is_not_there_is_said(world: RecordedWorld):
         shown.node_json("n1", 240)
 
 
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ("batch", ["the configuration has no profile for 2 pods of berth: what was recorded of them stays"]),
+        ("berth", []),
+    ],
+    ids=["a profile is missing", "none is missing"],
+)
+def test_what_another_configuration_leaves_where_it_was_is_said(tmp_path: Path, other: str, said: list[str]):
+    world = RecordedGroups(2, scorers=1, lag=0.0, ever_away=False, nodes=4)
+    world.one_by_one(small("web-1"))
+    world.one_by_one(small("web-2"))
+    pods = [small(name) for name in ("gang-1", "gang-2")]
+    world._ask_for_group("gang", pods, 1)
+    (tmp_path / "other.yaml").write_text(
+        f"apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
+        f"profiles: [{{schedulerName: {other}}}]\n"
+    )
+    path = world.write(tmp_path / "past.berth")
+    found = CliRunner().invoke(app, [str(path), "--config", str(tmp_path / "other.yaml")])
+    groups = "groups are not planned again: the pods of 1 group stay where they were recorded"
+    assert [line.removeprefix("berth: ") for line in found.stderr.splitlines()] == [*said, groups]
+
+
 def test_only_the_first_pods_are_listed_and_the_others_counted(world: RecordedWorld, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("berth_cli.replayed.comparison.MOST_LISTED", 1)
     for number in range(6):

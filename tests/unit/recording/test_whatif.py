@@ -135,6 +135,20 @@ def test_a_victim_of_before_the_recording_is_named(world: RecordedWorld):
     assert victim.other.fate is Fate.EVICTED
 
 
+def test_pods_that_one_without_a_profile_has_evicted_are_not_beside_it(world: RecordedWorld):
+    for number in range(3):
+        world.one_by_one(small(f"web-{number}", "4"))
+    world.one_by_one(small("vip", "4", priority=100, scheduler_name="batch"))
+    for happens in (world.rank, world.decide, world.show):
+        world.read()
+        happens()
+    found = asked(world.recording, SAME)
+    assert (found.other.left_out, found.other.measures.pods) == (1, 3)
+    assert [each.other.fate for each in found.other.pods].count(Fate.EVICTED) == 1
+    assert all(each.is_equal for each in found.other.pods)
+    assert found.other.measures.cpu_percent.most == 100  # not 200, as of a node with both
+
+
 def on(pod: Pod, node: str):
     return msgspec.structs.replace(pod.spec, node_name=node)
 

@@ -43,6 +43,7 @@ from berth_cli.pods import explain
 from berth_cli.recording.configuration import configuration_of
 from berth_cli.recording.differences import NOT_COMPARED
 from berth_cli.recording.file import Recording, read_opened, read_recording
+from berth_cli.recording.groups import group_courses
 from berth_cli.recording.history import Fate, RecordedQueue
 from berth_cli.recording.replay import Replay, ReplayCounts, Replayed
 from berth_cli.recording.segments.joined import joined
@@ -51,7 +52,14 @@ from berth_cli.rendering import clock, duration, indented, new_table, note, plai
 from berth_cli.replayed.comparison import RecordedSource, TwoClusters
 from berth_cli.replayed.decisions import RecordedDecisions, waited_json, waited_sentence, waited_sentences
 from berth_cli.replayed.server import ReplayServer
-from berth_cli.replayed.wording import MEASURES, counts_by_kind, fate_text, measure_cells, summary_of
+from berth_cli.replayed.wording import (
+    MEASURES,
+    counts_by_kind,
+    fate_text,
+    measure_cells,
+    not_placed_again,
+    summary_of,
+)
 from berth_cli.simulate.inputs import counted
 
 app = typer.Typer()
@@ -335,7 +343,7 @@ def _print_what_if(opened: _Opened, other: KubeSchedulerConfiguration, output: O
     for sentence in _before(opened, other, profiles):
         note(sentence)
     found = what_if(opened.recording, opened.profiles, profiles)
-    for sentence in _afterwards(found, profiles):
+    for sentence in _afterwards(found, opened, profiles):
         note(sentence)
     if output.is_document:
         print_document(_what_if_json(found), output)
@@ -348,12 +356,11 @@ def _before(opened: _Opened, other: KubeSchedulerConfiguration, profiles: Mappin
     return (*extenders_not_asked(other), *_without_live_data(opened.recording, profiles))
 
 
-def _afterwards(found: WhatIf, profiles: Mapping[str, Profile]) -> Iterator[str]:
+def _afterwards(found: WhatIf, opened: _Opened, profiles: Mapping[str, Profile]) -> Iterator[str]:
     for pod, problem in found.other.failures.items():
         yield f"{pod}: {problem}"
-    if found.other.left_out:
-        names = ", ".join(profiles)
-        yield f"left out {counted(found.other.left_out, 'pod')} of other schedulers than {names}"
+    groups = sum(each.asked_at is not None for each in group_courses(opened.recording))
+    yield from not_placed_again(found.other.left_out, opened.profiles, profiles, groups)
 
 
 def _side_by_side(opened: _Opened, other: KubeSchedulerConfiguration, title: str, other_title: str) -> TwoClusters:
@@ -363,7 +370,7 @@ def _side_by_side(opened: _Opened, other: KubeSchedulerConfiguration, title: str
         note(sentence)
     source = RecordedSource(recording=opened.recording, profiles=opened.profiles, config=opened.configuration.digest)
     clusters = TwoClusters.of(source, profiles, title=title, other_title=other_title)
-    further = tuple(_afterwards(clusters.found, profiles))
+    further = tuple(_afterwards(clusters.found, opened, profiles))
     for sentence in further:
         note(sentence)
     return replace(clusters, notes=(*notes, *further))

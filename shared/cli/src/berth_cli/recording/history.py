@@ -64,6 +64,7 @@ class History:
         self.bound: dict[str, str] = {}  # by uid, the node
         # by uid, victims of preemptions with the time of the Decision, older pods included
         self.evicted: dict[str, datetime] = {}
+        self.preemptors: dict[str, str] = {}  # by uid of a victim, the uid of the pod or PodGroup
         # by uid, the time at which a pod was found deleted, or bound by others, before berth bound it
         self.gone: dict[str, datetime] = {}
         self.samples = _last_samples(recording)  # the last sample of each node, of one query
@@ -113,6 +114,7 @@ class History:
         elif decision.outcome is Outcome.PREEMPTING and decision.preemption is not None:
             for victim in decision.preemption.victims:
                 self.evicted.setdefault(victim.uid, at)
+                self.preemptors.setdefault(victim.uid, decision.uid)
         self._reasons.setdefault(decision.uid, "")
         if decision.message:
             self._reasons[decision.uid] = decision.message

@@ -144,6 +144,10 @@ class OtherRun:
         sources = frozenset(source for profile in profiles.values() for source in profile.live_sources)
         self._live = LiveDataReader(self.snapshot.live, sources)
         self._is_ours = frozenset(self.ours)
+        # Victims of our pods. Groups, and pods without a profile, stay where they were recorded: so do their evictions.
+        self._evicted_by_ours = {
+            uid: at for uid, at in history.evicted.items() if history.preemptors[uid] in self._is_ours
+        }
         self._waiting: dict[str, AskedPod] = {}
         self._nodes: dict[str, str] = {}
         self._reasons: dict[str, str] = {}
@@ -198,6 +202,8 @@ class OtherRun:
     def _fate_of(self, uid: str) -> PodFate:
         if uid in self._victims:
             return PodFate(fate=Fate.EVICTED, node=self._victims[uid][1])
+        if uid in self._nodes and uid in self._ended and uid in self._history.evicted:  # by a pod that is not ours
+            return PodFate(fate=Fate.EVICTED, node=self._nodes[uid])
         if uid in self._nodes:
             return PodFate(fate=Fate.PLACED, node=self._nodes[uid])
         return PodFate(fate=Fate.WAITS, reason=self._reasons.get(uid, ""))
@@ -237,7 +243,7 @@ class OtherRun:
         if record.payload is not None:
             if _node_in(record):
                 self._seen_bound.add(uid)
-        elif uid in self._seen_bound and uid not in self._history.evicted:
+        elif uid in self._seen_bound and uid not in self._evicted_by_ours:
             self._end(uid)
 
     def _end(self, uid: str) -> None:
@@ -272,7 +278,7 @@ class OtherRun:
     def _is_a_consequence(self, kind: str, name: str, record: Recorded) -> bool:
         """Whether a change followed from the recorded decisions, or is of a pod that was evicted here."""
         if kind == POD.name:
-            evicted_at = self._history.evicted.get(name)
+            evicted_at = self._evicted_by_ours.get(name)
             return name in self._victims or (evicted_at is not None and record.time >= evicted_at)
         claim = _claim_in(kind, record)
         return claim is not None and self._history.is_a_consequence(claim, record.time)

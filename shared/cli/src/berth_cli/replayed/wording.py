@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Final
 
 from berth_cli.recording.history import Fate, PodFate
 from berth_cli.recording.measures import Measures, Spread
 from berth_cli.recording.whatif import ComparedPod
 from berth_cli.rendering import per_second
+from berth_cli.simulate.inputs import counted
 
 MEASURES: Final = (
     "pods on nodes",
@@ -42,6 +43,16 @@ def measure_cells(measures: Measures) -> tuple[str, ...]:
 
 def _three(spread: Spread, unit: str = "") -> str:
     return f"{spread.least:g}, {spread.mean:g}, {spread.most:g}{unit}"
+
+
+def not_placed_again(left_out: int, recorded: Iterable[str], other: Container[str], groups: int) -> Iterator[str]:
+    """Which pods a run with the profiles ``other`` leaves where they were. ``left_out``: those without a profile."""
+    if left_out:
+        missing = ", ".join(name for name in recorded if name not in other) or "other schedulers"
+        pods = counted(left_out, "pod")
+        yield f"the configuration has no profile for {pods} of {missing}: what was recorded of them stays"
+    if groups:
+        yield f"groups are not planned again: the pods of {counted(groups, 'group')} stay where they were recorded"
 
 
 def fate_text(fate: PodFate) -> str:
