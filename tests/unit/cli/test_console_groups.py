@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -40,7 +41,7 @@ def a_cluster() -> Snapshot:
     snapshot.objects(CoschedulingPodGroup).set(
         metadata.uid, CoschedulingPodGroup(metadata=metadata, spec=CoschedulingSpec(min_member=2))
     )
-    snapshot.set_node(a_node("n1"))
+    snapshot.set_node(a_node("n1", labels={"rack": "r1"}))
     for number in range(2):
         snapshot.place(a_pod(f"first-{number}", labels={GROUP_LABEL: "first"}), "n1")
     return snapshot
@@ -53,9 +54,11 @@ async def session() -> Session:
     return await bus.connect(name="console")
 
 
-async def answer(session: Session, name: str) -> Document:
+async def answer(session: Session, name: str, snapshot: Snapshot | None = None) -> Document:
     profiles = profiles_of(CONFIGURATION)
-    advisory = Advisory(session=session, snapshot=a_cluster(), digest=CONFIGURATION.digest, profiles=profiles)
+    advisory = Advisory(
+        session=session, snapshot=snapshot or a_cluster(), digest=CONFIGURATION.digest, profiles=profiles
+    )
     return await group_json(advisory, PodName(namespace="default", name=name))
 
 
@@ -66,15 +69,17 @@ def a_row(name: str, dialect: str = "scheduling.x-k8s.io") -> WaitingPod:
     return WaitingPod(namespace="default", name=name, members=state, **parts)
 
 
-async def watch(session: Session, row: WaitingPod, cpu: str = "8") -> None:
-    """A leading watcher in whose queue a group waits with its two pods of this request."""
+async def watch(session: Session, row: WaitingPod, cpu: str = "8", **spec: Any) -> None:
+    """A leading watcher in whose queue a group waits with its two pods, as they are named."""
     parts = {"profile": "berth", "queue": WITH_GROUP, "stage": GROUPED, "since": NOW, "group": row.name}
     pods = [WaitingPod(namespace="default", name=f"web-{at}", uid=f"uid-web-{at}", **parts) for at in range(2)]
 
     def detail_of(data: bytes) -> QueueAnswer:
         asked: PodRequest = decode_pod_request(data)
         pod = next((each for each in (row, *pods) if each.name == asked.name), row)
-        return QueueAnswer(now=NOW, detail=QueuedPodDetail(pod=pod, object=a_pod(pod.name.lstrip("~"), cpu=cpu)))
+        return QueueAnswer(
+            now=NOW, detail=QueuedPodDetail(pod=pod, object=a_pod(pod.name.lstrip("~"), cpu=cpu, **spec))
+        )
 
     endpoints = [
         Endpoint(name="queue", answer=lambda _: QueueAnswer(now=NOW, pods=[row, *pods])),
@@ -132,6 +137,18 @@ async def test_what_would_help_a_group_is_said_where_each_member_alone_has_a_nod
     found = await answer(session, "~train")
     passes = "for web-1 alone 1 node passes every filter now, such as n1"
     assert ([each.text for each in found["remedies"]], "missing" in found) == ([f"room for {text}; {passes}"], False)
+
+
+async def test_what_would_help_a_group_in_a_rack_is_about_the_nodes_of_the_rack(session):
+    await watch(session, a_row("~train"), cpu="1", node_selector={"kubernetes.io/hostname": "n2"})
+    snapshot = a_cluster()
+    for name, rack in (("n1", "r1"), ("n2", "r2")):
+        snapshot.set_node(a_node(name, labels={"rack": rack, "kubernetes.io/hostname": name}))
+    classes = [ClassResult(members=5, placed=4, example="web-1")]
+    await decide(session, "~train", group=GroupResult(need=5, classes=classes, topology_key="rack", domain="r1"))
+    found = await answer(session, "~train", snapshot)
+    assert [each.plugin for each in found["remedies"]] == ["NodeAffinity"]  # n2 passes, and is outside
+    assert found["missing"] == "that is about web-1 alone: 5 members need room together in rack r1"
 
 
 async def test_what_would_help_a_group_that_was_decided_under_another_configuration_is_unknown(session):

@@ -126,6 +126,11 @@ class GroupSummary:
         return self.group is not None and self.group.is_ordinary({})
 
     @property
+    def is_in_one_domain(self) -> bool:
+        """Whether all members must be in one domain, if its plans have one: by its topology, or by their affinity."""
+        return self.group is None or self.group.topology is None or self.group.topology.required
+
+    @property
     def problems(self) -> tuple[str, ...]:
         return () if self.group is None else self.group.problems
 

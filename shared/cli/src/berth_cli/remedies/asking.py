@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from typing import Final
 
 import msgspec
+import numpy as np
 
 from berth.api.config.configuration import KubeSchedulerConfiguration
 from berth.api.pod import Pod
 from berth.bus.interface import Session
 from berth.bus.topology import DECISIONS
+from berth.cluster.nodes import Mask
 from berth.cluster.snapshot import Snapshot
 from berth.errors import DecodeError
 from berth.framework.profile import Profile
@@ -75,27 +77,40 @@ class Advisory:
             return Advice()
         if explained.decision.config != self.digest:
             return Advice(missing=OTHER_CONFIGURATION)
-        name = PodName(namespace=explained.summary.key.namespace, name=explained.unplaced)
-        found = await pod_on_the_bus(self.session, name, self.snapshot)
+        name, result = explained.unplaced, explained.decision.group or GroupResult()
+        named = PodName(namespace=explained.summary.key.namespace, name=name)
+        found = await pod_on_the_bus(self.session, named, self.snapshot)
         profile = self.profiles.get(found.pod.spec.scheduler_name) if found is not None else None
-        remedies = [] if found is None or profile is None else remedies_of(found.pod, self.snapshot, profile)
-        result = explained.decision.group
-        need = result.need if result is not None else 0
-        if not remedies or result is None or need <= 1:
+        if found is None or profile is None:
+            return Advice()
+        among, where = None, ""
+        if result.domain and explained.summary.is_in_one_domain:
+            among = _rows_with(self.snapshot, result.topology_key, result.domain)
+            where = f" in {result.topology_key} {result.domain}"
+        remedies = remedies_of(found.pod, self.snapshot, profile, among=among)
+        more = result.need - sum(each.placed for each in result.classes)
+        if not remedies or result.need <= 1:
             return Advice(remedies=remedies)
-        if remedies[0].is_passing and (more := need - sum(each.placed for each in result.classes)) > 0:
-            return Advice(remedies=[_beside_the_others(remedies[0], explained.unplaced, result, more)])
-        return Advice(
-            remedies=remedies, missing=f"that is about {explained.unplaced} alone: {need} members need room together"
-        )
+        if remedies[0].is_passing and more > 0:
+            return Advice(remedies=[_beside_the_others(remedies[0], f"{name} alone", result.need, more, where)])
+        together = f"{result.need} members need room together{where}"
+        return Advice(remedies=remedies, missing=f"that is about {name} alone: {together}")
 
 
-def _beside_the_others(alone: Remedy, name: str, result: GroupResult, more: int) -> Remedy:
+def _rows_with(snapshot: Snapshot, key: str, value: str) -> Mask:
+    """bool[rows]: the nodes with this label."""
+    column = snapshot.label_column(key)
+    if value not in column.values:
+        return np.zeros(snapshot.size, dtype=np.bool_)
+    found: Mask = column.codes[: snapshot.size] == column.values.index(value)
+    return found
+
+
+def _beside_the_others(alone: Remedy, name: str, need: int, more: int, where: str) -> Remedy:
     """The remedy for a group of which any member alone has a node; ``more`` members are needed than have a place."""
-    where = f" in {result.topology_key} {result.domain}" if result.domain else ""
     members = "1 more member" if more == 1 else f"{more} more members"
-    beside = f"beside the {result.need - more} that have a place" if more < result.need else "at the same time"
-    text = f"room for {members}{where} {beside}; for {name} alone {alone.text}"
+    beside = f"beside the {need - more} that have a place" if more < need else "at the same time"
+    text = f"room for {members}{where} {beside}; for {name} {alone.text}"
     return msgspec.structs.replace(alone, text=text)
 
 

@@ -17,7 +17,7 @@ from berth.api.pod import Pod
 from berth.api.podlimits import refusal
 from berth.cluster.nodes import Mask, Nodes, RejectedNodes, RowIndex
 from berth.cluster.snapshot import Snapshot
-from berth.framework.cycle import any_feasible_node
+from berth.framework.cycle import feasible_nodes
 from berth.framework.filtering import earmarked_rows, pre_filter
 from berth.framework.interface import FilterPlugin, RemedyPlugin, RemedySentence
 from berth.framework.plugincalls import PluginFailure, run_filter_on_all, run_remedy, run_remedy_by_reason
@@ -37,11 +37,16 @@ TEXT_CHARACTERS: Final = 300
 _SINGULAR: Final = {"have": "has", "are": "is", "lack": "lacks"}
 
 
-def remedies_of(pod: Pod, snapshot: Snapshot, profile: Profile, *, only_errors: bool = False) -> list[Remedy]:
-    """The certain advice. A placed pod does not count against itself. ``only_errors``: only on errors of filters."""
+def remedies_of(
+    pod: Pod, snapshot: Snapshot, profile: Profile, *, only_errors: bool = False, among: Mask | None = None
+) -> list[Remedy]:
+    """The certain advice. A placed pod does not count against itself.
+
+    ``only_errors``: only on errors of filters. ``among``: bool[rows], the nodes that count; all by default.
+    """
     placed = snapshot.node_of(pod.uid) is not None
     with snapshot.supposing(removed=[pod.uid]) if placed else nullcontext():
-        rejections = _rejections_of(pod, snapshot, profile)
+        rejections = _rejections_of(pod, snapshot, profile, among)
         if rejections is None or (only_errors and not rejections.errors):
             return []
         if not rejections.errors and len(free := rejections.free):
@@ -107,12 +112,13 @@ class _Rejections:
                 yield sentence, _about(plugin.name, sentence, nodes, mask, only)
 
 
-def _rejections_of(pod: Pod, snapshot: Snapshot, profile: Profile) -> _Rejections | None:
+def _rejections_of(pod: Pod, snapshot: Snapshot, profile: Profile, among: Mask | None) -> _Rejections | None:
     """``None`` if a filter fails without an explanation, or if PreFilter rejects the pod on all nodes.
 
     Extenders are not asked, so a pod that an extender filters gets no advice.
     """
     pod_class, rows = snapshot.class_of(pod), _rows_by_name(snapshot)
+    rows = rows if among is None else rows[among[rows]]
     if refusal(pod) or pod_class.requests.problems or not len(rows) or profile.is_extended(pod):
         return None
     state, nodes = CycleState(pod_class), Nodes(snapshot, rows)
@@ -154,16 +160,17 @@ def _rows_by_name(snapshot: Snapshot) -> RowIndex:
 
 def _passing(pod: Pod, snapshot: Snapshot, profile: Profile, free: RowIndex) -> Remedy:
     """Advice if a node passes every filter now, though pods nominated to it may come first."""
-    names = [snapshot.rows.names[row] for row in free[:EXAMPLES].tolist()]
+    names = [snapshot.rows.names[row] for row in free.tolist()]
     try:
-        found = any_feasible_node(pod, snapshot, profile)
+        there = set(names)
+        found = next((name for name in feasible_nodes(pod, snapshot, profile) if name in there), "")
     except PluginFailure:
         found = ""
     verb = "passes" if len(free) == 1 else "pass"
     text = f"{_several(len(free))} {verb} every filter now, such as {found or names[0]}"
     if not found:
         text = f"{text}, but pods that are nominated there come first"
-    return Remedy(plugin="", about="", text=text, nodes=0, examples=[found] if found else names)
+    return Remedy(plugin="", about="", text=text, nodes=0, examples=[found] if found else names[:EXAMPLES])
 
 
 def _failed(failure: PluginFailure) -> RemedySentence:
