@@ -98,6 +98,17 @@ def test_the_gate_says_which_pods_do_not_count():
     )
 
 
+@pytest.mark.parametrize(
+    ("minimum", "absent"), [(5, "; 1 more does not exist"), (7, "; 3 more do not exist"), (4, "")]
+)
+def test_members_that_do_not_exist_are_said_beside_those_that_cannot_be_tried(minimum: int, absent: str):
+    gated = a_member("g", scheduling_gates=[PodSchedulingGate(name="g")])
+    members = [*[a_member(f"m{number}") for number in range(2)], gated, a_member("o", scheduler_name="other")]
+    found = gate(queued(a_group(minimum=minimum), *members))
+    parts = "1 of its pods has scheduling gates; 1 of its pods has schedulerName other"
+    assert found.message == f"2 of {minimum} members can be tried; {parts}{absent}"
+
+
 def test_two_profiles_are_refused():
     group = queued(a_group(minimum=2), a_member("a"), a_member("b", scheduler_name="batch"))
     found = group.gate(group.members({"berth", "batch"}), KNOWN, 0.0)

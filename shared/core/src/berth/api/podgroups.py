@@ -419,6 +419,9 @@ def missing_members(group: PodGroup, members: Members) -> str:
     parts += [f"{members.gated} of its pods {_have(members.gated)} scheduling gates"] if members.gated else []
     named = sorted(members.others.items())
     parts += [f"{count} of its pods {_have(count)} schedulerName {name}" for name, count in named]
+    absent = group.minimum - there - members.gated - members.others.total()
+    if others and absent > 0:
+        parts += [f"{absent} more {'does' if absent == 1 else 'do'} not exist"]
     return "; ".join(parts)
 
 
