@@ -315,6 +315,15 @@ def test_a_group_that_waits_is_explained_by_its_classes():
     assert b'"outcome":"unschedulable"' in msgspec.json.encode(document)
 
 
+def test_a_group_whose_members_are_missing_says_why_its_last_plan_was_none():
+    row = msgspec.structs.replace(rows()[0], queue="incomplete", stage=GROUPED, message="3 of 4 members exist")
+    summary = summaries([row])["second"]
+    parts = {"now": NOW, "answer": QueueAnswer(now=NOW), "detail": QueuedPodDetail(pod=row), "at": NOW}
+    lines = printed(*explained_lines(ExplainedGroup(summary=summary, decision=decided(), **parts)), width=200)
+    assert lines[0] == "default/second waits: 3 of 4 members exist"
+    assert lines[2].endswith(f"unschedulable: {TOO_SMALL}")
+
+
 def test_a_group_that_is_being_bound_says_what_its_members_wait_for():
     row = msgspec.structs.replace(rows()[0], queue="in flight", stage="in flight", message="")
     said = "second-0: the API server answered 500: failed calling webhook"

@@ -194,6 +194,7 @@ def test_the_rest_of_a_begun_group_goes_to_its_rack():
     found = plan_at_once(a_question(members(3, cpu="1"), bound=["uid-begun"], rack="required"), snapshot, PROFILE)
     assert racks_of(found) == {"r1": 3}
     full = plan_at_once(a_question(members(4, cpu="1"), bound=["uid-begun"], rack="required"), snapshot, PROFILE)
+    assert full.message.startswith("1 is bound, 3 of 4 have a place in rack r1 where the group runs; 1 like m003 ")
     assert (full.is_found, full.domain) == (False, "r1")
 
 

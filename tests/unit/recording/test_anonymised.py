@@ -524,7 +524,7 @@ def test_every_stage_of_a_pod_that_waits_is_kept():
         "0 of 4 have a place in the best domain, 4 do not fit: 0/2 nodes are available: 2 Insufficient cpu",
         "there is no room for all of them: 4 more ask for at least 8 cpu and 3600Mi memory",
         "3 of 6 have a place, 4 are needed; there is no room for so many: 1 more asks for 1500m cpu",
-        "1 like 2 does not fit",
+        "1 is bound, 1 like 2 does not fit where the group runs",
     ],
 )
 def test_why_a_group_has_no_place_is_kept(said: str):

@@ -98,9 +98,7 @@ def test_the_gate_says_which_pods_do_not_count():
     )
 
 
-@pytest.mark.parametrize(
-    ("minimum", "absent"), [(5, "; 1 more does not exist"), (7, "; 3 more do not exist"), (4, "")]
-)
+@pytest.mark.parametrize(("minimum", "absent"), [(5, "; 1 more does not exist"), (7, "; 3 more do not exist"), (4, "")])
 def test_members_that_do_not_exist_are_said_beside_those_that_cannot_be_tried(minimum: int, absent: str):
     gated = a_member("g", scheduling_gates=[PodSchedulingGate(name="g")])
     members = [*[a_member(f"m{number}") for number in range(2)], gated, a_member("o", scheduler_name="other")]

@@ -392,7 +392,8 @@ def explained_sentences(explained: ExplainedGroup) -> Iterator[str]:
     if summary.earmark is not None:
         yield _earmarked(summary.earmark)
     if decision is not None and explained.at is not None:
-        is_known = explained.detail is not None and bool(explained.detail.pod.message)
+        # While members are missing, the watcher's message is about them.
+        is_known = explained.detail is not None and explained.detail.pod.message and summary.state != INCOMPLETE
         yield _decided(decision, explained.at, explained.now, has_reason=not is_known)
 
 

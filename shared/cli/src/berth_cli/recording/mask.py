@@ -204,9 +204,9 @@ in inactive incoming incomplete insufficient into it its itself kept known lacks
 longer lower many match matched matches matching max maximum meet mirror missing more must named nearer needed needs
 newer next no node nominated none normal nothing now number numbers object of old on one only or other others
 persistentvolume persistentvolumeclaim persistentvolumeclaims place placed please plugin ports possible preempted
-preemption proposals proposed ranked ranking recovering rejected requested requests resource resources room rules s
-sample samples satisfied satisfy saturated schedule score scorer scorers second seconds see seen selector server since
-so some space spread still t taints tenant than that the their them then there these they this time to tolerate
+preemption proposals proposed ranked ranking recovering rejected requested requests resource resources room rules runs
+s sample samples satisfied satisfy saturated schedule score scorer scorers second seconds see seen selector server
+since so some space spread still t taints tenant than that the their them then there these they this time to tolerate
 tolerated too took translate unbound undecodable under unresolvable until untolerated unusable used variable versions
 very victim victims view violate volumes waited waiting want was watch watcher were what when where which while why
 will with without would written yet

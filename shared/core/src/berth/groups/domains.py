@@ -49,7 +49,7 @@ class DomainChoice:
 
     ``outside``: rows for members that have no place in a preferred domain; None if it is required. ``note``: of bound
     members that are elsewhere. ``shortage``: the minResources that no domain has free. ``is_impossible``: bounds rule
-    out every domain.
+    out every domain. ``is_home``: the group runs there, so that no other one counts.
     """
 
     key: str
@@ -59,6 +59,7 @@ class DomainChoice:
     outside: Mask | None = None
     note: str = ""
     shortage: str = ""
+    is_home: bool = False
 
 
 def domains_of(question: GroupQuestion, classes: Sequence[GroupClass], snapshot: Snapshot) -> DomainChoice:
@@ -104,7 +105,9 @@ def _one(bounds: _Bounds, domain: Domain, key: str, code: int, note: str) -> Dom
     shortage = bounds.shortage_in(code)
     fits = domain.bound >= bounds.need and not shortage
     tried = [domain] if fits else []
-    return DomainChoice(key=key, tried=tried, best=domain, is_impossible=not fits, note=note, shortage=shortage)
+    return DomainChoice(
+        key=key, tried=tried, best=domain, is_impossible=not fits, note=note, shortage=shortage, is_home=bool(key)
+    )
 
 
 def _as_one(every: Mask) -> npt.NDArray[np.int32]:

@@ -376,10 +376,15 @@ class Planner:
         if best is None:
             message = f"no node has the label {domains.key}"
             return GroupPlan(need=question.need, message=message, topology_key=domains.key, is_impossible=True)
-        is_bounded = domains.key and domains.outside is None
-        where = f" in the best domain, {domains.key} {best.domain.name}" if is_bounded else ""
+        where = ""
+        if domains.is_home:
+            where = f" in {domains.key} {best.domain.name} where the group runs"
+        elif domains.key and domains.outside is None:
+            where = f" in the best domain, {domains.key} {best.domain.name}"
         needed = "" if question.need == len(question.members) else f", {question.need} are needed"
-        parts = [f"{best.count} of {len(question.members)} have a place{where}{needed}"]
+        count = len(question.bound)
+        bound = f"{count} {'is' if count == 1 else 'are'} bound, " if count else ""
+        parts = [f"{bound}{best.count} of {len(question.members)} have a place{where}{needed}"]
         for each, pod in best.missing.items():
             count = len(each.pods) - best.placed[each]
             verb = "does" if count == 1 else "do"
