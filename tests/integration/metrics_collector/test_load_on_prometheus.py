@@ -115,6 +115,22 @@ async def test_when_the_feed_stops_samples_age_and_come_back_with_it(prometheus)
         await until_count(world, known=2, fresh=2)
 
 
+async def test_a_young_node_is_measured_right_while_its_scrapes_have_a_gap(prometheus):
+    """By the number of scrapes alone it would use 3.6 cores."""
+    made = exporters(old=0.2, new=2.0)
+    prometheus.scrape(made["old"].instance)
+    query = LoadQuery(url=prometheus.url, time_range=4 * RANGE)
+    async with exporting(*made.values()), collecting(query, *map(node_of, made.values())) as world:
+        await world.until(lambda sample: sample is not None, "old", seconds=60)
+        prometheus.scrape(*(exporter.instance for exporter in made.values()))
+        before = await world.until(lambda sample: sample is not None, "new", seconds=30)
+        prometheus.stop()
+        await asyncio.sleep(RANGE.total_seconds() / 2)
+        prometheus.start()
+        found = await world.until(lambda sample: sample.sampled_at > before.sampled_at, "new", seconds=30)
+        assert found.cpu.average == pytest.approx(2000, rel=0.15)
+
+
 async def test_when_half_of_the_nodes_lose_theirs_the_others_go_on(prometheus):
     made = exporters(a=1.0, b=1.0, c=3.0, d=3.0)
     lost = [made["c"], made["d"]]

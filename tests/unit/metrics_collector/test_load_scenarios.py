@@ -76,6 +76,7 @@ class PlayedCluster:
             usage.cpu["average"]: self._rate,
             usage.memory["average"]: lambda _: 2.0**30,
             usage.young: lambda node: self._age(node) // SCRAPE if self._age(node) < RANGE else None,
+            usage.young_since: lambda node: self._began[node] + SCRAPE,
             usage.gapped: lambda _: None,
             usage.scraped_at: lambda _: self.now,
             exporters.names: lambda _: self.now,

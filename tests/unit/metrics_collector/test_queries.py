@@ -104,6 +104,14 @@ def test_exporters_lack_scrapes_when_a_range_has_fewer_than_fit_into_it():
     assert asked.cpu_over_gaps == f"{growth} unless max without (cpu, mode) (resets({BUSY}[360s]) > 0)"
 
 
+def test_the_first_scrape_of_a_young_series_is_looked_for_at_every_scrape_or_sixty_points():
+    total = "node_memory_MemTotal_bytes"
+    asked = usage_queries(load(), {"average"}, SCRAPES)
+    assert asked.young_since.startswith(f"min_over_time(timestamp({total})[300s:15s]) unless (")
+    assert asked.young_since.partition(" unless ")[2] == asked.young.partition(" unless ")[2]
+    assert "[3600s:60s]" in usage_queries(load(3600), {"average"}, SCRAPES).young_since
+
+
 def test_a_percentile_is_of_the_use_between_two_scrapes():
     """And of memory the opposite percentile of what is available."""
     asked, points = (
@@ -124,6 +132,6 @@ def test_a_long_range_has_points_at_some_distance():
 def test_queries_of_load_select_series_by_labels():
     chosen = load(labels=(("cluster", "east"),))
     asked, exporters = usage_queries(chosen, {"average", "p99"}, SCRAPES), exporter_queries(chosen)
-    texts = [*asked.cpu.values(), *asked.memory.values(), asked.young, asked.scraped_at]
+    texts = [*asked.cpu.values(), *asked.memory.values(), asked.young, asked.young_since, asked.scraped_at]
     for promql in (*texts, exporters.names, exporters.interval):
         assert promql.count('cluster="east"') == promql.count("node_") > 0, promql

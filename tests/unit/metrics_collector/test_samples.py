@@ -71,6 +71,12 @@ def test_a_series_younger_than_the_range_is_scaled_up(rate, count, expected):
     assert receive(found) == pytest.approx(80e6, rel=0.11)
 
 
+def test_a_young_series_covers_its_missed_scrapes():
+    """10 of 20 scrapes have failed: 80 MB/s grow for 19 s, with both ends 21.1 s, of 30: 56.3."""
+    given = replace(readings(56.3e6, count=10), young_since={(NODE, "eth0"): NOW - 19})
+    assert receive(sample(given, every_second())) == pytest.approx(80e6, rel=0.01)
+
+
 def test_three_scrapes_are_too_few():
     assert sample(readings(6.5e6, count=3, transmit=None), every_second()) is None
 

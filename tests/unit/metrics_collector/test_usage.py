@@ -56,6 +56,21 @@ def test_the_average_of_a_young_series_is_scaled_up_and_its_percentiles_are_not(
     assert found.samples["a"].cpu == MeasuredUsage(average=2000, p95=2000)
 
 
+@pytest.mark.parametrize(
+    ("elapsed", "expected"),
+    [
+        # Scrapes at 0, 15, 65 and 80 s of a Prometheus that was away between, at 2 cores: a rate of 1.78 over 120 s.
+        pytest.param(80.0, 2000, id="a gap: 1.78 x 120 / (80 x 4/3)"),
+        pytest.param(44.0, 3560, id="no gap, and the last scrape was asked for before it was counted"),
+        pytest.param(300.0, 3560, id="the first of the range is unknown"),
+    ],
+)
+def test_the_average_of_a_young_series_covers_its_missed_scrapes(elapsed, expected):
+    given = replace(values(1.78, young=4), young_since={NODE: NOW - elapsed})
+    found = usage_samples(given, EVERY_15_SECONDS, {NODE: "a"}, timedelta(seconds=120))
+    assert found.samples["a"].cpu.average == pytest.approx(expected, rel=0.01)
+
+
 @pytest.mark.parametrize("young", [1, 3])
 def test_a_series_that_is_too_young_leaves_the_node_its_last_sample(young):
     assert of_node(values(young=young)) is None

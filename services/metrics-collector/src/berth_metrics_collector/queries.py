@@ -26,7 +26,8 @@ _BUSY: Final = 'mode!~"idle|iowait|steal"'
 _TOTAL: Final = "node_memory_MemTotal_bytes"
 _AVAILABLE: Final = "node_memory_MemAvailable_bytes"
 QUANTILES: Final[Mapping[Statistic, float]] = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
-# Points of a range at which the use of CPU is computed for percentiles and deviation: a day costs as much as an hour.
+# Points of a range at which the use of CPU is computed for percentiles and deviation, or the first scrape is looked
+# for: a day costs as much as an hour.
 _MOST_POINTS: Final = 60
 # Scrapes in which two are found for the use of CPU at one point, also when some fail.
 _SCRAPES_A_POINT: Final = 4
@@ -50,17 +51,19 @@ class ScrapeSeconds(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrafficQueries:
-    """Sent at every interval; those over gaps only if ``gapped`` has rows.
+    """Sent at every interval; those over gaps only if ``gapped`` has rows, ``young_since`` only if ``young`` has.
 
     ``scraped_at`` lacks series that have ended. ``rate`` divides by the whole range, though scrapes may cover only part
-    of it. ``young`` counts the scrapes of series that did not exist one range ago. ``gapped`` has those that did but
-    lack scrapes since, with the seconds from the last scrape then to the last one now. Over these the counter's growth
-    is the rate, without rows after a reset.
+    of it. ``young`` counts the scrapes of series that did not exist one range ago. ``young_since`` has the time of
+    their first scrape, up to a sixtieth of the range too late, because scrapes between may have failed. ``gapped`` has
+    those that did but lack scrapes since, with the seconds from the last scrape then to the last one now. Over these
+    the counter's growth is the rate, without rows after a reset.
     """
 
     receive: str
     transmit: str
     young: str
+    young_since: str
     scraped_at: str
     gapped: str
     receive_over_gaps: str
@@ -75,6 +78,7 @@ def traffic_queries(query: BandwidthQuery, scrapes: ScrapeSeconds) -> TrafficQue
         receive=f"rate({received}[{over}])",
         transmit=f"rate({transmitted}[{over}])",
         young=_young(received, time_range),
+        young_since=_young_since(received, time_range, scrapes),
         scraped_at=f"timestamp({received})",
         gapped=gapped,
         receive_over_gaps=_over_gaps(received, time_range, gapped),
@@ -83,8 +87,20 @@ def traffic_queries(query: BandwidthQuery, scrapes: ScrapeSeconds) -> TrafficQue
 
 
 def _young(series: str, time_range: timedelta) -> str:
-    before = f"{series} offset {_seconds(time_range)} and {_scraped_before(series, time_range)}"
-    return f"count_over_time({series}[{_seconds(time_range)}]) unless ({before})"
+    return f"count_over_time({series}[{_seconds(time_range)}]) unless ({_existed(series, time_range)})"
+
+
+def _young_since(series: str, time_range: timedelta, scrapes: ScrapeSeconds) -> str:
+    points = f"timestamp({series})[{_seconds(time_range)}:{_step(time_range, scrapes.shortest)}]"
+    return f"min_over_time({points}) unless ({_existed(series, time_range)})"
+
+
+def _existed(series: str, time_range: timedelta) -> str:
+    return f"{series} offset {_seconds(time_range)} and {_scraped_before(series, time_range)}"
+
+
+def _step(time_range: timedelta, scrape_seconds: float) -> str:
+    return _seconds(max(timedelta(seconds=math.ceil(scrape_seconds)), time_range / _MOST_POINTS))
 
 
 def _gapped(series: str, time_range: timedelta, scrapes: ScrapeSeconds) -> str:
@@ -145,6 +161,7 @@ class UsageQueries:
     cpu: Mapping[Statistic, str]
     memory: Mapping[Statistic, str]
     young: str
+    young_since: str
     scraped_at: str
     gapped: str
     cpu_over_gaps: str
@@ -159,6 +176,7 @@ def usage_queries(query: LoadQuery, statistics: Collection[Statistic], scrapes: 
         cpu={statistic: _cpu(query, statistic, scrapes.longest) for statistic in asked},
         memory={statistic: _memory(query, statistic) for statistic in asked},
         young=_young(total, query.time_range),
+        young_since=_young_since(total, query.time_range, scrapes),
         scraped_at=f"timestamp({total})",
         gapped=gapped,
         cpu_over_gaps=(
@@ -174,8 +192,8 @@ def _cpu(query: LoadQuery, statistic: Statistic, scrape_seconds: float) -> str:
         return f"sum without (cpu, mode) (rate({series}[{_seconds(time_range)}]))"
     # irate is right from the second scrape on, where rate divides by the whole range.
     look = timedelta(seconds=math.ceil(_SCRAPES_A_POINT * scrape_seconds))
-    step = max(timedelta(seconds=math.ceil(scrape_seconds)), time_range / _MOST_POINTS)
-    points = f"sum without (cpu, mode) (irate({series}[{_seconds(look)}]))[{_seconds(time_range)}:{_seconds(step)}]"
+    step = _step(time_range, scrape_seconds)
+    points = f"sum without (cpu, mode) (irate({series}[{_seconds(look)}]))[{_seconds(time_range)}:{step}]"
     if statistic == "deviation":
         return f"stddev_over_time({points})"
     return f"quantile_over_time({QUANTILES[statistic]:g}, {points})"

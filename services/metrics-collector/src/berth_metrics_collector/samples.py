@@ -58,6 +58,7 @@ class TrafficValues:
     transmit: Values
     young: Values
     scraped_at: Values
+    young_since: Values = field(default_factory=dict)
     gapped: Values = field(default_factory=dict)
     receive_over_gaps: Values = field(default_factory=dict)
     transmit_over_gaps: Values = field(default_factory=dict)
@@ -174,7 +175,8 @@ def _readings(traffic: TrafficValues, inventory: Inventory, time_range: timedelt
         else:
             receive, transmit = traffic.receive.get(key), traffic.transmit.get(key)
             if key in young:
-                factor = rate_correction(young[key], inventory.interval.get(target.job), time_range)
+                elapsed = at - traffic.young_since.get(key, at)
+                factor = rate_correction(young[key], inventory.interval.get(target.job), time_range, elapsed)
                 receive, transmit = (
                     None if factor is None or rate is None else rate * factor for rate in (receive, transmit)
                 )
@@ -182,11 +184,19 @@ def _readings(traffic: TrafficValues, inventory: Inventory, time_range: timedelt
             yield _Reading(target, device, receive, transmit, at)
 
 
-def rate_correction(scrapes: float, interval: float | None, time_range: timedelta) -> float | None:
-    """The factor for the rate of a young series with so many scrapes; ``None`` below MIN_SCRAPES."""
+def rate_correction(
+    scrapes: float, interval: float | None, time_range: timedelta, elapsed: float = 0.0
+) -> float | None:
+    """The factor for the rate of a young series with so many scrapes; ``None`` below MIN_SCRAPES.
+
+    ``elapsed``: seconds from the first to the last of them, more than their intervals if some have failed.
+    """
     if interval is None or scrapes < MIN_SCRAPES:
         return None
-    return max(1.0, time_range.total_seconds() / (scrapes * interval))
+    seconds = time_range.total_seconds()
+    # ``rate`` takes half an interval as covered before the first scrape, and half of one after the last.
+    with_gaps = elapsed * scrapes / (scrapes - 1) if elapsed <= seconds else 0.0
+    return max(1.0, seconds / max(scrapes * interval, with_gaps))
 
 
 def _chosen(readings: Mapping[str, Sequence[_Reading]], inventory: Inventory, *, only_own: bool) -> Sequence[_Reading]:

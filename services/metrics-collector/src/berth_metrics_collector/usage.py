@@ -31,6 +31,7 @@ class UsageValues:
     memory: Mapping[Statistic, Values]
     young: Values
     scraped_at: Values
+    young_since: Values = field(default_factory=dict)
     gapped: Values = field(default_factory=dict)
     cpu_over_gaps: Values = field(default_factory=dict)
     had_cpu: AbstractSet[Target] = frozenset()  # exporters with CPU in the round before
@@ -71,7 +72,8 @@ def usage_samples(
             unusable.setdefault(node, f"time of the scrape: want a year of 1970 to 2286, got {at:g}")
             continue
         if target in young:
-            corrected = rate_correction(young[target], intervals.get(target.job), time_range)
+            elapsed = at - values.young_since.get(target, at)
+            corrected = rate_correction(young[target], intervals.get(target.job), time_range, elapsed)
             if corrected is None:
                 continue
             factor = corrected
