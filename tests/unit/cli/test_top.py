@@ -91,15 +91,32 @@ def test_traffic_has_columns_only_if_it_is_measured():
         sampled_at=before(4),
     )
     result = words(lines(nodes=[*NODES, measured]))
-    assert ["NODE", "PODS", "CPU", "MEMORY", "RECEIVE", "TRANSMIT", "AGE"] in result
+    assert ["NODE", "PODS", "CPU", "REQ", "MEM", "REQ", "RECEIVE", "TRANSMIT", "AGE"] in result
     assert ["node-2", "1", "0", "%", "0", "%", "2.5", "MB/s", "4.0", "s"] in result
+
+
+def test_measured_load_has_columns_beside_the_requests_only_if_it_is_measured():
+    assert not any("USED" in line for line in lines())
+    loaded = NodeLine(
+        name="node-2",
+        pods=1,
+        cpu=(500, 2000),
+        memory=(1e9, 4e9),
+        cpu_used=1500,
+        memory_used=2e9,
+        usage_sampled_at=before(4),
+    )
+    result = words(lines(nodes=[*NODES, loaded]))
+    assert ["NODE", "PODS", "CPU", "REQ", "MEM", "REQ", "CPU", "USED", "MEM", "USED", "AGE"] in result
+    assert ["node-2", "1", "25", "%", "25", "%", "75", "%", "50", "%", "4.0", "s"] in result
+    assert ["node-9", "3", "25", "%", "25", "%"] in result  # no sample
 
 
 def test_devices_have_a_column_only_if_there_are_some():
     assert not any("DEVICES" in line for line in lines())
     with_gpus = NodeLine(name="node-2", pods=1, cpu=(0, 1), memory=(0, 1), devices=(2, 8))
     result = words(lines(nodes=[*NODES, with_gpus]))
-    assert ["NODE", "PODS", "CPU", "MEMORY", "DEVICES"] in result
+    assert ["NODE", "PODS", "CPU", "REQ", "MEM", "REQ", "DEVICES"] in result
     assert ["node-2", "1", "0", "%", "0", "%", "2", "of", "8"] in result
 
 

@@ -30,7 +30,7 @@ from berth.exits import Exit
 from berth.settings.settings import process_label, short_identity
 from berth_cli.bus import NatsContext, NatsServer, NatsUrl, open_session
 from berth_cli.commands.devices import device_numbers
-from berth_cli.mirror import MirrorReader, newest_traffic, open_mirror
+from berth_cli.mirror import MirrorReader, newest_traffic, newest_usage, open_mirror
 from berth_cli.options import (
     ANSWERED_BY,
     EveryRow,
@@ -96,7 +96,7 @@ def top(  # noqa: PLR0913 - one parameter a flag, given by name
 ) -> None:
     """Print queues, services, nodes, and problems.
 
-    With lag, leaders, digests of configurations, and the pods and bandwidth of each node.
+    With lag, leaders, digests of configurations, and of each node the pods, their requests (REQ), and what is measured.
     """
     watches = open_console().is_terminal and output is OutputFormat.TABLE if watch is None else watch
     server = NatsServer(nats, nats_context)
@@ -220,7 +220,7 @@ async def _overview_reader(server: NatsServer) -> AsyncIterator[OverviewReader]:
 class NodeLine:
     """A node: pods, requested and allocatable millicores and bytes, bytes per second and when they were measured.
 
-    ``devices``: those of its own pools that are in use, and all.
+    ``devices``: those of its own pools that are in use, and all. ``cpu_used`` and ``memory_used``: measured means.
     """
 
     name: str
@@ -231,6 +231,9 @@ class NodeLine:
     receive: float | None = None
     transmit: float | None = None
     sampled_at: datetime | None = None
+    cpu_used: float | None = None
+    memory_used: float | None = None
+    usage_sampled_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,7 +299,8 @@ def _node_line(mirror: MirrorReader, name: str) -> NodeLine | None:
     info = node_info(mirror.snapshot, name)
     if info is None:
         return None
-    sample = newest_traffic(mirror.bandwidth.get(name, {}).values())
+    samples = mirror.bandwidth.get(name, {}).values()
+    sample, usage = newest_traffic(samples), newest_usage(samples)
     return NodeLine(
         name=name,
         pods=info.pods,
@@ -306,6 +310,9 @@ def _node_line(mirror: MirrorReader, name: str) -> NodeLine | None:
         receive=sample.receive if sample else None,
         transmit=sample.transmit if sample else None,
         sampled_at=sample.sampled_at if sample else None,
+        cpu_used=usage.cpu.average if usage and usage.cpu else None,
+        memory_used=usage.memory.average if usage and usage.memory else None,
+        usage_sampled_at=usage.sampled_at if usage else None,
     )
 
 
@@ -392,23 +399,36 @@ def _nodes(overview: Overview, rows: int | None) -> Iterator[RenderableType]:
 
 
 def nodes_table(overview: Overview, nodes: Sequence[NodeLine]) -> Table:
-    """A line a node, most pods first; with devices if there are any, and with traffic if it is measured."""
-    measured = any(node.sampled_at for node in overview.nodes)
-    traffic = ("RECEIVE", "TRANSMIT", "AGE") if measured else ()
+    """A line a node, most pods first; with devices if there are any, with load and with traffic if it is measured."""
+    has_usage = any(node.usage_sampled_at for node in overview.nodes)
     has_devices = any(node.devices[1] for node in overview.nodes)
-    numbers = ("PODS", "CPU", "MEMORY", *(["DEVICES"] * has_devices), *traffic)
+    has_traffic = any(node.sampled_at for node in overview.nodes)
+    usage = ("CPU USED", "MEM USED", "AGE") if has_usage else ()
+    traffic = ("RECEIVE", "TRANSMIT", "AGE") if has_traffic else ()
+    numbers = ("PODS", "CPU REQ", "MEM REQ", *usage, *(["DEVICES"] * has_devices), *traffic)
     table = new_table("NODE", *numbers, numbers=numbers)
     for node in nodes:
-        age = overview.age(node.sampled_at)
-        rates = (per_second(node.receive), per_second(node.transmit), "" if age is None else duration(age))
-        devices = [f"{node.devices[0]} of {node.devices[1]}" if node.devices[1] else ""] * has_devices
-        cells = (node.name, str(node.pods), _share(*node.cpu), _share(*node.memory), *devices)
-        table.add_row(*map(plain, (*cells, *(rates if measured else ()))))
+        cells = [node.name, str(node.pods), _share(*node.cpu), _share(*node.memory)]
+        if has_usage:
+            used = _share(node.cpu_used, node.cpu[1]), _share(node.memory_used, node.memory[1])
+            cells += [*used, _age(overview, node.usage_sampled_at)]
+        if has_devices:
+            cells.append(f"{node.devices[0]} of {node.devices[1]}" if node.devices[1] else "")
+        if has_traffic:
+            cells += [per_second(node.receive), per_second(node.transmit), _age(overview, node.sampled_at)]
+        table.add_row(*map(plain, cells))
     return table
 
 
-def _share(requested: float, allocatable: float) -> str:
-    return f"{100 * requested / allocatable:.0f} %" if allocatable else "-"
+def _age(overview: Overview, sampled_at: datetime | None) -> str:
+    age = overview.age(sampled_at)
+    return "" if age is None else duration(age)
+
+
+def _share(amount: float | None, allocatable: float) -> str:
+    if amount is None:
+        return ""
+    return f"{100 * amount / allocatable:.0f} %" if allocatable else "-"
 
 
 def as_json(overview: Overview) -> dict[str, object]:
@@ -446,5 +466,10 @@ def _node_json(overview: Overview, node: NodeLine) -> dict[str, object]:
             "receive_bytes_per_second": node.receive,
             "transmit_bytes_per_second": node.transmit,
             "age_seconds": overview.age(node.sampled_at),
+        },
+        "usage": {
+            "cpu_millicores": node.cpu_used,
+            "memory_bytes": node.memory_used,
+            "age_seconds": overview.age(node.usage_sampled_at),
         },
     }
