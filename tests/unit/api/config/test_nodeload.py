@@ -188,6 +188,7 @@ def test_what_cannot_be_done_is_refused_with_a_sentence(name, args, expected):
     assert problems(name, args) == expected
 
 
+NOT_A_FILTER = "without effect; the plugin is not enabled at filter"
 OLD_SAMPLES = "without effect; a node with an old sample counts as the mean of the others"
 
 
@@ -221,11 +222,109 @@ OLD_SAMPLES = "without effect; a node with an old sample counts as the mean of t
             id="Koordinator's old samples",
         ),
         pytest.param("LoadAwareScheduling", "{filterExpiredNodeMetrics: false}", [], id="nothing to say"),
+        pytest.param(
+            "NodeLoad",
+            "{labels: {cluster: east}, nodeLabel: host}",
+            ["labels: without effect without url", "nodeLabel: without effect without url"],
+            id="labels of series that nobody asks for",
+        ),
+        pytest.param("NodeLoad", "{url: 'p:9090', labels: {cluster: east}, nodeLabel: host}", [], id="labels"),
+        pytest.param("NodeLoad", "{usageThresholds: {cpu: 70}}", [f"usageThresholds: {NOT_A_FILTER}"], id="no filter"),
+        pytest.param(
+            "LoadAwareScheduling",
+            "{usageThresholds: {cpu: 70}, prodUsageThresholds: {cpu: 60}}",
+            [f"usageThresholds: {NOT_A_FILTER}", f"prodUsageThresholds: {NOT_A_FILTER}"],
+            id="Koordinator's without a filter",
+        ),
+        pytest.param(
+            "TargetLoadPacking",
+            "{metricProvider: {address: 'http://p:9090'}}",
+            ["metricProvider.address: without effect without type: Prometheus; metrics.k8s.io is asked"],
+            id="a Prometheus without its type",
+        ),
+        pytest.param(
+            "TargetLoadPacking",
+            "{metricProvider: {type: Prometheus, address: 'http://p:9090'}, watcherAddress: 'http://w:2020'}",
+            [
+                "watcherAddress: not asked; the metrics collector asks metrics.k8s.io itself",
+                "metricProvider: without effect beside watcherAddress; without that its Prometheus is asked",
+            ],
+            id="a load-watcher and a Prometheus",
+        ),
+        pytest.param(
+            "TargetLoadPacking",
+            "{defaultRequests: {memory: 1Gi}, targetUtilization: 0}",
+            [
+                "defaultRequests: without cpu a container without request and limit counts as using none",
+                "defaultRequests.memory: without effect; the plugin scores CPU alone",
+                "targetUtilization: 0 counts as 40",
+            ],
+            id="a target of 0",
+        ),
+        pytest.param(
+            "LoadVariationRiskBalancing",
+            "{safeVarianceMargin: -1, safeVarianceSensitivity: -0.5}",
+            ["safeVarianceMargin: -1 counts as 1", "safeVarianceSensitivity: -0.5 counts as 1"],
+            id="factors below 0",
+        ),
     ],
 )
 def test_what_is_done_otherwise_is_said_in_a_sentence(name, args, remarks):
     configuration = loaded(name, args)
     assert configuration.converted == tuple(f"profiles[0].pluginConfig ({name}): {each}" for each in remarks)
+
+
+@pytest.mark.parametrize(
+    ("args", "remarks"),
+    [
+        pytest.param(
+            "{aggregated: {usageThresholds: {cpu: 65}}}",
+            ["aggregated.usageThresholds: without effect without usageAggregationType"],
+            id="percentiles of no type",
+        ),
+        pytest.param(
+            "{aggregated: {usageAggregationType: p95, usageAggregatedDuration: 5m}}",
+            [
+                "aggregated.usageAggregationType: without effect without usageThresholds",
+                "aggregated.usageAggregatedDuration: without effect without usageThresholds and usageAggregationType",
+            ],
+            id="a type without thresholds",
+        ),
+        pytest.param(
+            "{aggregated: {scoreAggregatedDuration: 5m}}",
+            ["aggregated.scoreAggregatedDuration: without effect without scoreAggregationType"],
+            id="a range of no percentile",
+        ),
+        pytest.param(
+            "{usageThresholds: {cpu: 75}, aggregated: {usageThresholds: {cpu: 65}, usageAggregationType: p99}}",
+            ["usageThresholds: without effect; aggregated.usageThresholds count in their place"],
+            id="both thresholds, as in Koordinator's example",
+        ),
+        pytest.param(
+            "{prodUsageIncludeSys: true, prodUsageThresholds: {cpu: 0}}",
+            ["prodUsageIncludeSys: without effect without prodUsageThresholds and scoreAccordingProdUsage"],
+            id="what koord-prod uses is not asked for",
+        ),
+        pytest.param("{prodUsageIncludeSys: true, scoreAccordingProdUsage: true}", [], id="it is for the score"),
+        pytest.param(
+            "{usageThresholds: {cpu: 0}, prodUsageThresholds: {cpu: 60}, aggregated: {scoreAggregationType: p95,"
+            " scoreAggregatedDuration: 5m}}",
+            [],
+            id="all with an effect",
+        ),
+    ],
+)
+def test_options_of_koordinator_without_effect_are_named(args, remarks):
+    name = "LoadAwareScheduling"
+    configuration = loaded(name, args, points="filter score")
+    assert configuration.converted == tuple(f"profiles[0].pluginConfig ({name}): {each}" for each in remarks)
+
+
+def test_arguments_of_a_plugin_that_nothing_enables_are_named():
+    text = f"{HEAD}profiles:\n- pluginConfig:\n  - name: NodeLoad\n    args: {{range: 5m}}\n"
+    configuration = load(text, known=LOAD_PLUGINS, preset=DEFAULT, partial=True)
+    no_point = "args: without effect; no extension point enables the plugin"
+    assert configuration.converted == (f"profiles[0].pluginConfig (NodeLoad): {no_point}",)
 
 
 def test_a_token_in_the_file_is_neither_kept_nor_shown():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
 
@@ -98,8 +98,11 @@ def _read(document: dict[str, object], plugged: PluginSetting, problems: Problem
 
 def _remarks(profile: ProfileConfiguration, index: int) -> Iterator[str]:
     for name, args in profile.args.items():
-        if isinstance(args, Args):
-            yield from (f"profiles[{index}].pluginConfig ({name}): {remark}" for remark in args.remarks())
+        points = [point for point, refs in profile.plugins.items() if any(ref.name == name for ref in refs)]
+        remarks: Iterable[str] = args.remarks(points) if isinstance(args, Args) else ()
+        if not points:
+            remarks = ("args: without effect; no extension point enables the plugin",)
+        yield from (f"profiles[{index}].pluginConfig ({name}): {remark}" for remark in remarks)
 
 
 def _check_identity(document: dict[str, object], problems: Problems) -> None:

@@ -5,7 +5,7 @@ Absent fields are ``None``; ``berth.api.config.load`` fills in the defaults.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import timedelta
 from enum import StrEnum
 from typing import Final
@@ -22,8 +22,12 @@ KIND: Final = "KubeSchedulerConfiguration"
 class Args(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Arguments of a plugin in the configuration file; every field has a default."""
 
-    def remarks(self) -> Iterable[str]:
-        """What berth does otherwise than these arguments say: ``field: sentence``, shown when the file is loaded."""
+    def remarks(self, points: Collection[Point]) -> Iterable[str]:
+        """What berth does otherwise than these arguments say: ``field: sentence``, shown when the file is loaded.
+
+        ``points``: the extension points at which the plugin is enabled.
+        """
+        del points
         return ()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from datetime import timedelta
 from typing import Final, get_args
 
@@ -25,6 +25,7 @@ DEFAULT_WEIGHTS: Final[Mapping[str, int]] = {"cpu": 1, "memory": 1}
 # Percent of a pod's requests that it is estimated to use until samples show it.
 DEFAULT_SCALING_FACTORS: Final[Mapping[str, int]] = {"cpu": 85, "memory": 70}
 _DEFAULT_RANGE: Final = timedelta(minutes=5)
+NOT_A_FILTER: Final = "without effect; the plugin is not enabled at filter"  # of thresholds
 
 
 class NodeLoadArgs(Args, frozen=True, kw_only=True):
@@ -50,6 +51,13 @@ class NodeLoadArgs(Args, frozen=True, kw_only=True):
     """Metric label with the node's name, if any."""
     labels: dict[str, str] | None = None
     """Only series with these labels count, such as ``cluster: east``: a regular expression for each whole value."""
+
+    def remarks(self, points: Collection[Point]) -> Iterator[str]:
+        if not self.url:
+            chosen = {"labels": self.labels, "nodeLabel": self.node_label != DEFAULT_NODE_LABEL}
+            yield from (f"{name}: without effect without url" for name, given in chosen.items() if given)
+        if self.usage_thresholds and Point.FILTER not in points:
+            yield f"usageThresholds: {NOT_A_FILTER}"
 
 
 def reading_of(args: NodeLoadArgs) -> LoadReading:

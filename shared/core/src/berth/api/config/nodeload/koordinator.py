@@ -6,12 +6,12 @@ does otherwise is said in a sentence when the file is loaded (``remarks``); what
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from datetime import timedelta
 from typing import Final
 
 from berth.api.config.networktraffic import range_problems
-from berth.api.config.nodeload.args import DEFAULT_WEIGHTS
+from berth.api.config.nodeload.args import DEFAULT_WEIGHTS, NOT_A_FILTER
 from berth.api.config.nodeload.queries import (
     AVERAGE,
     LoadQuery,
@@ -50,6 +50,16 @@ class LoadAwareSchedulingAggregatedArgs(Args, frozen=True, kw_only=True):
     score_aggregated_duration: timedelta | None = None
     """The range of Score's percentile."""
 
+    def without_effect(self) -> Iterator[str]:
+        filters = {"usageThresholds": self.usage_thresholds, "usageAggregationType": self.usage_aggregation_type}
+        for name, other in (tuple(filters), tuple(filters)[::-1]):
+            if filters[name] and not filters[other]:
+                yield f"aggregated.{name}: without effect without {other}"
+        if self.usage_aggregated_duration and not all(filters.values()):
+            yield "aggregated.usageAggregatedDuration: without effect without usageThresholds and usageAggregationType"
+        if self.score_aggregated_duration and not self.score_aggregation_type:
+            yield "aggregated.scoreAggregatedDuration: without effect without scoreAggregationType"
+
 
 class LoadAwareSchedulingArgs(Args, frozen=True, kw_only=True):
     """Koordinator's arguments; what differs is in the page about moving over."""
@@ -87,7 +97,7 @@ class LoadAwareSchedulingArgs(Args, frozen=True, kw_only=True):
     supported_resources: list[str] | None = None
     """``cpu`` and ``memory``."""
 
-    def remarks(self) -> Iterator[str]:
+    def remarks(self, points: Collection[Point]) -> Iterator[str]:
         if self.estimated_seconds_after_initialized > 0:
             yield "estimatedSecondsAfterInitialized: counted from the Binding; the mirror has no time of initialization"
         for given, name in (
@@ -96,6 +106,21 @@ class LoadAwareSchedulingArgs(Args, frozen=True, kw_only=True):
         ):
             if given:
                 yield f"{name}: without effect; a node with an old sample counts as the mean of the others"
+        yield from self.aggregated.without_effect() if self.aggregated is not None else ()
+        if self.usage_thresholds and filters_by_percentile(self):
+            yield "usageThresholds: without effect; aggregated.usageThresholds count in their place"
+        if self.prod_usage_include_sys and not (prod_thresholds_of(self) or self.score_according_prod_usage):
+            yield "prodUsageIncludeSys: without effect without prodUsageThresholds and scoreAccordingProdUsage"
+        if Point.FILTER not in points:
+            yield from (f"{name}: {NOT_A_FILTER}" for name in self._filters())
+
+    def _filters(self) -> Iterator[str]:
+        if self.usage_thresholds:
+            yield "usageThresholds"
+        if self.prod_usage_thresholds:
+            yield "prodUsageThresholds"
+        if filters_by_percentile(self):
+            yield "aggregated.usageThresholds"
 
 
 def filter_reading(args: LoadAwareSchedulingArgs) -> LoadReading:

@@ -7,7 +7,7 @@ Trimaran's other plugins, LowRiskOverCommitment and Peaks, the file's reader say
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from datetime import timedelta
 from typing import Final
 
@@ -60,10 +60,15 @@ class TrimaranArgs(Args, frozen=True, kw_only=True):
     watcher_address: str = ""
     """A load-watcher, whose work the metrics collector does by the cluster's ``metrics.k8s.io``."""
 
-    def remarks(self) -> Iterator[str]:
+    def remarks(self, points: Collection[Point]) -> Iterator[str]:
+        del points
         provider = self.metric_provider
         if self.watcher_address:
             yield "watcherAddress: not asked; the metrics collector asks metrics.k8s.io itself"
+            if provider.type == PROMETHEUS:
+                yield "metricProvider: without effect beside watcherAddress; without that its Prometheus is asked"
+        elif provider.address and provider.type != PROMETHEUS:
+            yield f"metricProvider.address: without effect without type: {PROMETHEUS}; metrics.k8s.io is asked"
         if provider.token:
             yield "metricProvider.token: not kept; put it into the file of BERTH_PROMETHEUS_TOKEN_FILE"
         if provider.insecure_skip_verify:
@@ -80,6 +85,15 @@ class TargetLoadPackingArgs(TrimaranArgs, frozen=True, kw_only=True):
     target_utilization: int = _DEFAULT_TARGET
     """Percent of CPU up to which nodes are filled; 0 or less is 40."""
 
+    def remarks(self, points: Collection[Point]) -> Iterator[str]:
+        yield from super().remarks(points)
+        if self.default_requests is not None and CPU not in self.default_requests:
+            yield "defaultRequests: without cpu a container without request and limit counts as using none"
+        for name in sorted((self.default_requests or {}).keys() - {CPU}):
+            yield f"defaultRequests.{name}: without effect; the plugin scores CPU alone"
+        if self.target_utilization <= 0:
+            yield f"targetUtilization: {self.target_utilization} counts as {_DEFAULT_TARGET}"
+
 
 class LoadVariationRiskBalancingArgs(TrimaranArgs, frozen=True, kw_only=True):
     """Trimaran's arguments; what differs is in the page about moving over."""
@@ -88,6 +102,13 @@ class LoadVariationRiskBalancingArgs(TrimaranArgs, frozen=True, kw_only=True):
     """Factor of the deviation; below 0 is 1."""
     safe_variance_sensitivity: float = 1.0
     """Root of the deviation; below 0 is 1, 0 leaves the deviation out."""
+
+    def remarks(self, points: Collection[Point]) -> Iterator[str]:
+        yield from super().remarks(points)
+        if self.safe_variance_margin < 0:
+            yield f"safeVarianceMargin: {self.safe_variance_margin:g} counts as 1"
+        if self.safe_variance_sensitivity < 0:
+            yield f"safeVarianceSensitivity: {self.safe_variance_sensitivity:g} counts as 1"
 
 
 def packing_readings(args: TargetLoadPackingArgs) -> tuple[LoadReading, ...]:
