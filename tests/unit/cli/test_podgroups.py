@@ -86,6 +86,10 @@ def summaries(waiting: Iterable[WaitingPod] = ()) -> dict[str, GroupSummary]:
     return {key.name: summary for key, summary in found.items()}
 
 
+def explained_at(summary: GroupSummary) -> ExplainedGroup:
+    return ExplainedGroup(summary=summary, now=NOW)
+
+
 def decided(outcome: Outcome = Outcome.UNSCHEDULABLE, **more) -> Decision:
     rejections = [Rejection(plugin="NodeResourcesFit", reason="Insufficient cpu", nodes=2)]
     classes = [ClassResult(members=4, placed=2, example="second-2", rejections=rejections)]
@@ -170,6 +174,8 @@ def test_a_group_with_its_minimum_is_bound_and_pods_beyond_it_wait():
     assert printed(*explained_lines(ExplainedGroup(summary=found, now=NOW)), width=200)[0] == (
         f"default/first is bound: {why}"
     )
+    hint = "default/first-7 waits by itself: see `berth why default/first-7`"
+    assert hint in explained_sentences(explained_at(found))
     empty = summaries()["empty"]
     listed = words(printed(*summary_lines([empty, found], NOW, rows=1), width=200))
     assert (listed[0], listed[3][0]) == (["2", "groups,", "0", "waiting"], "default/first")
@@ -202,6 +208,11 @@ def test_a_group_whose_only_pod_is_gated_says_how_many_members_are_known():
         for at in range(4)
     ]
     assert summaries(pods)["second"].message == own
+    assert not [each for each in explained_sentences(explained_at(summaries(pods)["second"])) if "by itself" in each]
+    group = msgspec.structs.replace(rows()[0], queue="incomplete", stage=GROUPED)
+    beside = summaries([group, rows()[1], *pods[2:]])["second"]
+    [hint] = [each for each in explained_sentences(explained_at(beside)) if "by itself" in each]
+    assert hint == "default/second-2 waits by itself: see `berth why default/second-2`"
     short = summaries(pods[:1])["second"]
     assert (short.state, short.message) == ("gated", f"{own}; 1 of 4 members are bound or wait for berth")
 

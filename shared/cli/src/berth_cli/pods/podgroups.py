@@ -67,6 +67,7 @@ _SHADOWED: Final = (
     f"{Dialect.UPSTREAM.value} has a PodGroup of this name too: pods that name that one in spec.schedulingGroup are "
     "members of that one, not of this one"
 )
+_BY_THEMSELVES: Final = frozenset({"unschedulable", "backoff", "gated"})  # queues of pods that are not with a group
 _MOST_MEMBERS: Final = 20  # members without --all
 _MOST_NODES: Final = 8  # earmarked nodes that are named
 
@@ -385,6 +386,8 @@ def explained_sentences(explained: ExplainedGroup) -> Iterator[str]:
         yield _counts(summary)
     if priority := _priority(summary):
         yield priority
+    if by_itself := _waits_by_itself(summary):
+        yield by_itself
     if explained.is_shadowed:
         yield _SHADOWED
     if summary.state == UNUSABLE:
@@ -417,6 +420,13 @@ def _priority(summary: GroupSummary) -> str:
         return ""
     lowest = next((f"its member {pod.name}" for pod in summary.waiting if pod.priority == row.priority), "its PodGroup")
     return f"priority {row.priority} is that of {lowest}: a group has the lowest priority of its PodGroup and members"
+
+
+def _waits_by_itself(summary: GroupSummary) -> str:
+    """Where the reason of a pod is that waits for something of its own, unless the group's state is this one's."""
+    alone = (pod for pod in summary.waiting if pod.queue in _BY_THEMSELVES and summary.state != "gated")
+    name = next((f"{pod.namespace}/{pod.name}" for pod in alone), "")
+    return f"{name} waits by itself: see `berth why {name}`" if name else ""
 
 
 def _pods_wait(number: int) -> str:
