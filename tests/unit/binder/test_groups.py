@@ -442,7 +442,7 @@ def test_a_member_that_the_api_server_refuses_after_the_first_leaves_a_rest(benc
     bench.answer(pods[2], 403, message="policy says no")
     assert bench.of_members == [("m1", "bound"), ("m2", "bound"), ("m3", "error")]
     assert outcome(bench) == ("conflict", "begun")
-    assert bench.of_group[0].message == "2 of 3 members are bound, 1 more are needed"
+    assert bench.of_group[0].message == "2 of 3 members are bound, 1 more is needed"
     assert bench.of_group[0].group.missing == ["m3"]
     assert not [each for each in bench.cache.assumed_pods.values() if not each.is_bound]
 
@@ -451,7 +451,7 @@ def test_a_member_that_the_api_server_refuses_after_the_first_leaves_a_rest(benc
     ("minimum", "expected", "message"),
     [
         (2, ("bound", ""), ""),
-        (3, ("conflict", "begun"), "2 of 3 members are bound, 1 more are needed"),
+        (3, ("conflict", "begun"), "2 of 3 members are bound, 1 more is needed"),
         (4, ("conflict", "begun"), "2 of 4 members are bound, 2 more are needed"),
     ],
     ids=["lowered", "as planned", "raised"],

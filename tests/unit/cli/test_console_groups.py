@@ -5,10 +5,11 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import pytest
 
 from berth.api.meta import ObjectMeta
-from berth.api.podgroups import GROUP_LABEL, CoschedulingPodGroup, CoschedulingSpec
+from berth.api.podgroups import GROUP_LABEL, TOPOLOGY_ANNOTATION, CoschedulingPodGroup, CoschedulingSpec
 from berth.bus.interface import Endpoint, Session
 from berth.bus.stages import publish_decision
 from berth.cluster.snapshot import Snapshot
@@ -149,6 +150,23 @@ async def test_what_would_help_a_group_in_a_rack_is_about_the_nodes_of_the_rack(
     found = await answer(session, "~train", snapshot)
     assert [each.plugin for each in found["remedies"]] == ["NodeAffinity"]  # n2 passes, and is outside
     assert found["missing"] == "that is about web-1 alone: 5 members need room together in rack r1"
+
+
+@pytest.mark.parametrize(
+    ("priority", "said"),
+    [(0, ""), (5, "; pods of lower priority run there: none is evicted for a group that requires one rack")],
+    ids=["no pod is less important", "two pods are"],
+)
+async def test_that_no_pod_is_evicted_for_a_group_in_one_rack_is_said(session, priority: int, said: str):
+    await watch(session, msgspec.structs.replace(a_row("~train"), priority=priority), cpu="8")
+    snapshot, metadata = a_cluster(), ObjectMeta(name="train", namespace="default", uid="uid~train")
+    annotated = msgspec.structs.replace(metadata, annotations={TOPOLOGY_ANNOTATION: "rack"})
+    group = CoschedulingPodGroup(metadata=annotated, spec=CoschedulingSpec(min_member=2))
+    snapshot.objects(CoschedulingPodGroup).set("uid~train", group)
+    classes = [ClassResult(members=2, placed=0, example="web-1")]
+    await decide(session, "~train", group=GroupResult(need=2, classes=classes, topology_key="rack", domain="r1"))
+    found = await answer(session, "~train", snapshot)
+    assert found["missing"] == f"that is about web-1 alone: 2 members need room together in rack r1{said}"
 
 
 async def test_what_would_help_a_group_that_was_decided_under_another_configuration_is_unknown(session):

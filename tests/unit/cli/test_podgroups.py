@@ -485,7 +485,7 @@ def test_messages_of_a_group_are_read():
     assert told("ranked", failed) == "scorer-1: failed: a plugin failed"
     evicting = Preemption(node="", victims=[Victim(uid="v", namespace="batch", name="low-1")])
     proposed = GroupRanked(**parts, plan=GroupPlan(need=3, message=TOO_SMALL), scorer="s", preemption=evicting)
-    assert told("ranked", proposed) == f"s: {TOO_SMALL}; 1 evictions make room"
+    assert told("ranked", proposed) == f"s: {TOO_SMALL}; 1 eviction makes room"
 
 
 def test_the_console_counts_a_bound_group_by_its_members():
@@ -539,7 +539,7 @@ async def test_a_groups_decision_restores_the_messages_that_are_gone():
     await session.apply()
     times = {"asked_at": NOW, "ranked_at": NOW + timedelta(seconds=1)}
     await publish_decision(session, decided(**times))
-    begun = {"reason": Reason.BEGUN, "message": "3 of 4 members are bound, 1 more are needed"}
+    begun = {"reason": Reason.BEGUN, "message": "3 of 4 members are bound, 1 more is needed"}
     await publish_decision(
         session, msgspec.structs.replace(decided(Outcome.CONFLICT, **begun), attempt="uid-second.1.3")
     )
@@ -548,5 +548,5 @@ async def test_a_groups_decision_restores_the_messages_that_are_gone():
         "attempt uid-...1.2 of the group waits for a plan",
         f"scorer-1: {TOO_SMALL}",
         f"unschedulable: {TOO_SMALL}",
-        ("conflict (ranked again): a part of the group is bound: 3 of 4 members are bound, 1 more are needed"),
+        ("conflict (ranked again): a part of the group is bound: 3 of 4 members are bound, 1 more is needed"),
     ]

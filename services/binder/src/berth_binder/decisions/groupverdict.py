@@ -64,7 +64,8 @@ def verdict_after_binding(bound: int, members: Members, group: PodGroup, others:
         return Verdict(outcome=Outcome.BOUND)
     if bound:
         there = group.minimum - members.need(group)
-        return conflict(Reason.BEGUN, f"{there} of {group.minimum} members are bound, {wanted} more are needed")
+        more = f"{wanted} more {'is' if wanted == 1 else 'are'} needed"
+        return conflict(Reason.BEGUN, f"{there} of {group.minimum} members are bound, {more}")
     error = next((each for each in others if each.outcome is Outcome.ERROR), None)
     return error or next(iter(others), conflict(Reason.CHANGED, "its members have changed or are gone"))
 

@@ -274,7 +274,8 @@ def _plan(ranked: GroupRanked) -> str:
     plan, victims = ranked.plan, ranked.preemption.victims if ranked.preemption is not None else []
     if plan.error:
         return f"failed: {plan.error}"
-    evicts = f"; {len(victims)} evictions make room" if victims else ""
+    evictions = "1 eviction makes room" if len(victims) == 1 else f"{len(victims)} evictions make room"
+    evicts = f"; {evictions}" if victims else ""
     if plan.message:
         return f"{plan.message}{evicts}"
     placed, members = sum(each.placed for each in plan.classes), sum(each.members for each in plan.classes)

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from berth.api.config.configuration import KubeSchedulerConfiguration
-from berth.api.pod import Pod
+from berth.api.pod import Pod, priority_of
 from berth.bus.interface import Session
 from berth.bus.topology import DECISIONS
 from berth.cluster.nodes import Mask
@@ -25,7 +25,7 @@ from berth.profiles.configuration import profiles_of
 from berth_cli.mirror import open_mirror
 from berth_cli.options import PodName
 from berth_cli.pods.finding import pod_on_the_bus
-from berth_cli.pods.podgroups import ExplainedGroup
+from berth_cli.pods.podgroups import ExplainedGroup, GroupSummary
 from berth_cli.remedies.rejections import remedies_by_reasons, remedies_of
 from berth_cli.remedies.remedy import Advice, Remedy
 
@@ -91,10 +91,12 @@ class Advisory:
         more = result.need - sum(each.placed for each in result.classes)
         if not remedies or result.need <= 1:
             return Advice(remedies=remedies)
+        kept = "" if among is None else _not_evicted(explained.summary, self.snapshot, among, result.topology_key)
         if remedies[0].is_passing and more > 0:
-            return Advice(remedies=[_beside_the_others(remedies[0], f"{name} alone", result.need, more, where)])
-        together = f"{result.need} members need room together{where}"
-        return Advice(remedies=remedies, missing=f"that is about {name} alone: {together}")
+            beside = _beside_the_others(remedies[0], f"{name} alone", result.need, more, where)
+            return Advice(remedies=[beside], missing=kept)
+        alone = f"that is about {name} alone: {result.need} members need room together{where}"
+        return Advice(remedies=remedies, missing="; ".join(filter(None, (alone, kept))))
 
 
 def _rows_with(snapshot: Snapshot, key: str, value: str) -> Mask:
@@ -104,6 +106,17 @@ def _rows_with(snapshot: Snapshot, key: str, value: str) -> Mask:
         return np.zeros(snapshot.size, dtype=np.bool_)
     found: Mask = column.codes[: snapshot.size] == column.values.index(value)
     return found
+
+
+def _not_evicted(summary: GroupSummary, snapshot: Snapshot, among: Mask, key: str) -> str:
+    """Why pods of lower priority on these nodes stay; empty without any, or if they may be evicted for the group."""
+    topology, row = summary.group.topology if summary.group is not None else None, summary.row
+    if topology is None or row is None:
+        return ""
+    placed = (each.pod for at in np.flatnonzero(among).tolist() for each in snapshot.placed_on_row(at))
+    if all(priority_of(pod) >= row.priority for pod in placed):
+        return ""
+    return f"pods of lower priority run there: none is evicted for a group that requires one {key}"
 
 
 def _beside_the_others(alone: Remedy, name: str, need: int, more: int, where: str) -> Remedy:
