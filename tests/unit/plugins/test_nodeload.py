@@ -546,6 +546,25 @@ def test_sums_of_pods_that_come_and_leave_are_those_of_the_pods_there(history):
         assert kept.newcomers_on(row) == new.newcomers_on(row)
 
 
+def test_a_failure_between_two_nodes_counts_no_pod_twice(monkeypatch):
+    how, add = args(), RowSums.add
+    snapshot, plugin = cluster(how, n0=percents(30, 30), n1=percents(30, 30)), NodeLoad(how)
+    points(plugin, snapshot, WEB)
+    for name in ("n0", "n1"):
+        snapshot.place(using(f"on-{name}", cpu="4"), name)
+
+    def failing(self, row, count):
+        if row == snapshot.rows.of("n1"):
+            raise TimeoutError
+        return add(self, row, count)
+
+    monkeypatch.setattr(RowSums, "add", failing)
+    with pytest.raises(TimeoutError):
+        plugin.loads_for(WEB, snapshot)
+    monkeypatch.undo()
+    assert points(plugin, snapshot, WEB) == points(NodeLoad(how), snapshot, WEB)
+
+
 def test_a_row_whose_newcomers_have_faded_is_not_summed_again_at_each_sample(monkeypatch):
     how, summed = args(), []
     snapshot, plugin = cluster(how, n0=percents(30, 30), n1=percents(30, 30)), NodeLoad(how)

@@ -182,6 +182,7 @@ class NodeLoads:
         elif samples.version == self._sampled and not is_due:
             return
         changed = self._snapshot.changed_since(self._seen) if self._seen >= 0 else None
+        self._seen = -1  # after an exception all rows are summed again: pods may have been added already
         has_grown = len(self._as_of) != len(samples.sampled_at)
         if changed is None or changed.nodes or is_due or has_grown or samples.version != self._sampled:
             self._follow(changed, is_due=is_due, has_grown=has_grown)
