@@ -543,3 +543,23 @@ def test_rows_are_evaluated_again_when_live_data_is_reported_to_have_changed_the
     assert found() == {"n0": (10, 2.0), "n1": (40, 8.0)}
     plugin.changes.append(None)
     assert found() == {"n0": (10, 2.0), "n1": (40, 8.0), "n2": (30, 6.0)}
+
+
+class OfNodes(ByLiveData):
+    """The same without a look at pods."""
+
+    reads = Reads.NODE
+
+
+def test_live_data_change_a_node_to_which_a_pod_has_come_too():
+    plugin, snapshot = OfNodes(), Snapshot()
+    profile, pod = profile_of(plugin), pod_requesting()
+    for number in range(3):
+        snapshot.set_node(a_node(f"n{number}"))
+    plugin.numbers = dict.fromkeys(("n0", "n1", "n2"), 10)
+    rank(pod, snapshot, profile, attempt=first_attempt(pod))
+    plugin.numbers, plugin.changes = {"n1": 40, "n2": 10}, [0, 1]
+    for number in range(2):
+        snapshot.place(pod_requesting(f"p{number}"), f"n{number}")
+    kept, new = (rank(pod, each, profile, attempt=first_attempt(pod)) for each in (snapshot, snapshot.copied()))
+    assert kept == new

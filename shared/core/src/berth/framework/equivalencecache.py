@@ -212,8 +212,8 @@ class ClassResults:
             self._evaluate_filters(moved, self._filters_of_pods)
             self._evaluate_filters(changed.nodes, self._filters_of_nodes)
             for plugin, found in live:
-                if found.rows is None or not moved.issuperset(found.rows):
-                    self._evaluate_filters(_others(found.rows, moved), (plugin,))
+                known = moved if plugin.reads_pods else changed.nodes
+                self._evaluate_filters(_others(found.rows, known), (plugin,))
         self._filtered = snapshot.version
         self._live_filters.keep(live)
         return self._verdicts
@@ -233,8 +233,8 @@ class ClassResults:
             self._evaluate_scores(moved - foreseen if foreseen else moved, self._columns_of_pods)
             self._evaluate_scores(changed.nodes, self._columns_of_nodes)
             for plugin, found in live:
-                if found.rows is None or not moved.issuperset(found.rows):
-                    self._evaluate_scores(_others(found.rows, moved), (self._score_columns[plugin.name],))
+                known = moved if plugin.reads_pods else changed.nodes
+                self._evaluate_scores(_others(found.rows, known), (self._score_columns[plugin.name],))
             changed = _with_live(changed, live)
             if changed is not None:
                 self.further_pods.forget((changed.nodes | changed.pods) - foreseen)
