@@ -40,6 +40,7 @@ from berth.framework.interface import (
     Scores,
 )
 from berth.framework.plugincalls import (
+    PluginFailure,
     highest,
     run_filter,
     run_filter_on_all,
@@ -323,13 +324,13 @@ class ClassResults:
         return rows, Nodes(snapshot, rows)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Forecast:
-    """The scores of one row after 0, 1, 2, ... more pods of the class, by plugin, and the losses there."""
+    """The scores of one row with 0, 1, 2, ... more pods of the class than ``pods``, by plugin, and the losses there."""
 
+    pods: int
     scores: list[list[int]]
     losses: list[float]
-    came: int = 0
 
 
 class FurtherPods:
@@ -368,7 +369,7 @@ class FurtherPods:
         if not forecasts:
             return rows
         for _, found in live:
-            for row in found.rows or ():  # if it may be any row, all are forgotten
+            for row in () if found.rows is None else found.rows:  # if it may be any row, all are forgotten
                 forecasts.pop(row, None)
         for row in changed.nodes | changed.pods:
             forecast = forecasts.get(row)
@@ -381,21 +382,25 @@ class FurtherPods:
         return rows
 
     def _come_to(self, row: int, count: int, forecast: Forecast) -> bool:
-        forecast.came += count
-        if forecast.came >= len(forecast.losses) or not self._are_alike(row, count):
+        # All that came, not those of this time alone: after a plugin's failure the same pods come again.
+        came = len(self._snapshot.placed_on_row(row)) - forecast.pods
+        if came >= len(forecast.losses) or not self._are_alike(row, count):
             return False
-        for column, score in zip(self._columns, forecast.scores[forecast.came], strict=True):
+        for column, score in zip(self._columns, forecast.scores[came], strict=True):
             column.scores[row] = score
-        self._losses[row] = forecast.losses[forecast.came]
+        self._losses[row] = forecast.losses[came]
         return True
 
     def _are_alike(self, row: int, count: int) -> bool:
         """Whether the newest pods of the row are of the class, and their keys equal."""
         pod_class, keyed = self._state.pod_class, self._cache.profile.keyed
-        return all(
-            placed.pod_class is pod_class and (not keyed or run_pod_keys(keyed, placed.pod) == self._keys)
-            for placed in self._snapshot.newest_on_row(row, count)
-        )
+        try:
+            return all(
+                placed.pod_class is pod_class and (not keyed or run_pod_keys(keyed, placed.pod) == self._keys)
+                for placed in self._snapshot.newest_on_row(row, count)
+            )
+        except PluginFailure:  # a pod without a key may have come by another scheduler
+            return False
 
     def forget(self, rows: Collection[int]) -> None:
         """Losses on these rows have changed."""
@@ -450,8 +455,11 @@ class FurtherPods:
         further = np.arange(min(_AHEAD, room + 1) + SEVERAL, dtype=np.float64)
         nodes = NodesWithAnother(snapshot, np.full(len(further), row), self._another, further)
         scores = np.empty((len(self._columns), len(further)), dtype=np.int64)
-        for place, column in enumerate(self._columns):
-            scores[place] = run_score_on_all(column.plugin, self._state, self._pod, nodes)
+        try:
+            for place, column in enumerate(self._columns):
+                scores[place] = run_score_on_all(column.plugin, self._state, self._pod, nodes)
+        except PluginFailure:  # maybe for pods that never come
+            return False
         if highest(scores.ravel()) > MAX_SCORE:
             return False
         totals = (np.array([column.entry.weight for column in self._columns]) @ scores).tolist()
@@ -459,7 +467,7 @@ class FurtherPods:
         for came in range(len(further) - SEVERAL):
             count = min(max(1, room - came - 1), SEVERAL)
             losses.append((totals[came] - totals[came + count]) / count)
-        self._forecasts[row] = Forecast(scores.T.tolist(), losses)
+        self._forecasts[row] = Forecast(len(snapshot.placed_on_row(row)), scores.T.tolist(), losses)
         self._losses[row], self._has_loss[row] = losses[0], True
         self._cache.count_foreseen()
         return True
