@@ -14,10 +14,11 @@ import aiohttp
 import pytest
 from typer.testing import CliRunner
 
+from berth.api.config.nodeload.queries import LoadQuery
 from berth.api.meta import ObjectMeta
 from berth.api.podgroups import GROUP_LABEL, CoschedulingPodGroup, CoschedulingSpec
 from berth.exits import UsageError
-from berth.messages.livedata import NodeSample, encode_sample
+from berth.messages.livedata import MeasuredUsage, NodeSample, encode_sample
 from berth.messages.queue import WaitingPod
 from berth.profiles.configuration import profiles_of
 from berth_cli.commands.replay import app
@@ -419,6 +420,32 @@ def test_what_another_configuration_leaves_where_it_was_is_said(tmp_path: Path, 
     found = CliRunner().invoke(app, [str(path), "--config", str(tmp_path / "other.yaml")])
     groups = "groups are not planned again: the pods of 1 group stay where they were recorded"
     assert [line.removeprefix("berth: ") for line in found.stderr.splitlines()] == [*said, groups]
+
+
+@pytest.mark.parametrize(
+    ("plugin", "said"),
+    [
+        ("NodeLoad", []),
+        ("NodeLoad, args: {statistic: p95}", ["no p95 of {token}, only average: plugins that read it abstain"]),
+        ("NodeLoad, args: {range: 1m}", ["no bandwidth of {token}: NodeLoad scores without it"]),
+    ],
+    ids=["as recorded", "another statistic", "another range"],
+)
+def test_load_that_another_configuration_reads_and_the_recording_lacks_is_said(
+    world: RecordedWorld, tmp_path: Path, plugin: str, said: list[str]
+):
+    recorded = LoadQuery(time_range=timedelta(minutes=5))
+    sample = NodeSample(cpu=MeasuredUsage(average=100), sampled_at=world.now)
+    world.publish("bandwidth", f"{recorded.token}.n1", encode_sample(sample))
+    world.one_by_one(small("web"))
+    (tmp_path / "other.yaml").write_text(
+        f"apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\nprofiles:\n"
+        f"- plugins: {{score: {{enabled: [{{name: NodeLoad}}]}}}}\n  pluginConfig: [{{name: {plugin}}}]\n"
+    )
+    found = CliRunner().invoke(app, [str(world.write(tmp_path / "r")), "--config", str(tmp_path / "other.yaml")])
+    asked = LoadQuery(time_range=timedelta(minutes=1)) if "1m" in plugin else recorded
+    sentences = [f"the recording has {each.format(token=asked.token)}" for each in said]
+    assert [line.removeprefix("berth: ") for line in found.stderr.splitlines()] == sentences
 
 
 def test_only_the_first_pods_are_listed_and_the_others_counted(world: RecordedWorld, monkeypatch: pytest.MonkeyPatch):

@@ -5,17 +5,23 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, get_args
 
 import typer
 from rich.console import RenderableType
 from rich.table import Table
 
 from berth.api.config.configuration import KubeSchedulerConfiguration
+from berth.api.config.nodeload.plugins import load_queries
+from berth.api.config.nodeload.queries import Statistic
+from berth.bus.topology import BANDWIDTH
+from berth.errors import DecodeError
 from berth.exits import Exit, UsageError
 from berth.framework.profile import Profile
+from berth.messages.livedata import MeasuredUsage, decode_sample
 from berth.messages.subjects import Attempt
 from berth.profiles.configuration import profiles_of
 from berth.settings.file import file_values
@@ -353,7 +359,11 @@ def _print_what_if(opened: _Opened, other: KubeSchedulerConfiguration, output: O
 
 def _before(opened: _Opened, other: KubeSchedulerConfiguration, profiles: Mapping[str, Profile]) -> tuple[str, ...]:
     """Notes about parts that the run leaves out."""
-    return (*extenders_not_asked(other), *_without_live_data(opened.recording, profiles))
+    return (
+        *extenders_not_asked(other),
+        *_without_live_data(opened.recording, profiles),
+        *_without_statistics(opened.recording, other),
+    )
 
 
 def _afterwards(found: WhatIf, opened: _Opened, profiles: Mapping[str, Profile]) -> Iterator[str]:
@@ -386,7 +396,31 @@ def _without_live_data(recording: Recording, profiles: Mapping[str, Profile]) ->
         {each for profile in profiles.values() for each in profile.live_sources}, key=lambda each: each.name
     ):
         if not any(record.subject.startswith(f"{source.name}.") for record in recording.of(source.bucket)):
-            yield f"the recording has no {source.bucket} of {source.name}: its plugin scores without it"
+            read = {each.name for one in profiles.values() for each in one.explaining if source in each.live_sources}
+            who = ", ".join(sorted(read)) or "its plugin"
+            yield f"the recording has no {source.bucket} of {source.name}: {who} scores without it"
+
+
+def _without_statistics(recording: Recording, other: KubeSchedulerConfiguration) -> Iterator[str]:
+    """Notes about statistics of load that no recorded sample of their query has."""
+    for query, demand in load_queries(other).items():
+        recorded = {
+            statistic
+            for record in recording.of(BANDWIDTH)
+            if record.subject.startswith(f"{query.token}.")
+            for usage in _usages(record.payload or b"")
+            for statistic in get_args(Statistic)
+            if getattr(usage, statistic) is not None
+        }
+        if recorded and (lacking := sorted(demand.statistics - recorded)):
+            has_not, has = ", ".join(lacking), ", ".join(sorted(recorded))
+            yield f"the recording has no {has_not} of {query.token}, only {has}: plugins that read it abstain"
+
+
+def _usages(data: bytes) -> Iterator[MeasuredUsage]:
+    with suppress(DecodeError):
+        sample = decode_sample(data)
+        yield from (usage for usage in (sample.cpu, sample.memory) if usage is not None)
 
 
 def _what_if_lines(found: WhatIf) -> Iterator[RenderableType]:
