@@ -185,6 +185,11 @@ def test_a_plugins_own_problems_are_reported():
         pytest.param("- a", "want a KubeSchedulerConfiguration, got ['a']", id="a list"),
         pytest.param("", "is empty: want a KubeSchedulerConfiguration", id="empty"),
         pytest.param("kind: KubeSchedulerConfiguration", "apiVersion: required", id="no version"),
+        pytest.param(
+            "apiVersion: kubescheduler.config.k8s.io/v1\nkind: ConfigMap",
+            "kind: want 'KubeSchedulerConfiguration', got 'ConfigMap'; write the text that its data has into a file",
+            id="the ConfigMap of a file",
+        ),
         pytest.param(HEAD + "profiles: 3", "profiles: want a list, got 3", id="not a list"),
         pytest.param(HEAD + "parallelism: true", "parallelism: want a whole number, got True", id="not a number"),
         pytest.param(HEAD + "extenders: [{urlPrefix: x}]", "extenders[0].urlPrefix: want a URL", id="extenders"),

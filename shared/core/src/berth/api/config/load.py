@@ -111,7 +111,8 @@ def _check_identity(document: dict[str, object], problems: Problems) -> None:
         hint = "; write v1, or a version back to v1alpha1" if version.startswith(API_GROUP) else ""
         problems.append(f"apiVersion: want {API_VERSION!r}, got {version!r}{hint}")
     if isinstance(kind, str) and kind != KIND:
-        problems.append(f"kind: want {KIND!r}, got {kind!r}")
+        hint = "; write the text that its data has into a file" if kind == "ConfigMap" else ""
+        problems.append(f"kind: want {KIND!r}, got {kind!r}{hint}")
 
 
 def _backoff(seconds: int) -> timedelta:
