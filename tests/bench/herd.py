@@ -71,6 +71,7 @@ def main(
         ]
     console.print(table(rows))
     now = datetime.now(UTC)
+    out.mkdir(parents=True, exist_ok=True)
     path = out / f"herd-{'on-prometheus-' if prometheus else ''}{now:%Y%m%dT%H%M%SZ}.json"
     machine = {"cores": os.cpu_count(), "system": platform.system(), "python": platform.python_version()}
     path.write_text(

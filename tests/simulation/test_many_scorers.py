@@ -16,7 +16,7 @@ from berth.framework.profile import Profile
 from berth.profiles.configuration import profiles_of, read_configuration
 from harness.plugins.long_runs import IS_LONG
 from harness.worlds.many_scorers import PROFILE, ManyScorers
-from harness.worlds.placements import Placements, Scenario, per_kind, scenarios
+from harness.worlds.placements import NodeKind, Placements, Scenario, per_kind, scenarios
 
 NODES = 300 if IS_LONG else 150
 SCENARIOS = {scenario.name: scenario for scenario in scenarios(NODES)}
@@ -60,6 +60,17 @@ def test_pods_in_flight_are_a_large_part_of_a_small_cluster(nodes, scorers):
     assert by_many.repeats_per_100 <= REPEATS_PER_100
     assert by_many.widest <= MOST_APART, counts
     assert by_many.misplaced_percent(by_one) <= MISPLACED_PERCENT, counts
+
+
+def test_many_scorers_name_enough_nodes_of_a_large_cluster_of_which_no_two_are_equal():
+    sizes = (8 + number * 7919 % 800 / 100 for number in range(600))
+    kinds = tuple(
+        NodeKind(name=f"n{number}", count=1, cpu=f"{cores:.2f}", memory="64Gi", present=number % 5)
+        for number, cores in enumerate(sizes)
+    )
+    scenario = Scenario(name="no two equal", kinds=kinds, pods=900, cpu="1", memory="1Gi")
+    by_one, by_many = (ManyScorers(scenario, profile(scenario), scorers).run() for scorers in (1, 4))
+    assert by_many.misplaced_percent(by_one) <= MISPLACED_PERCENT
 
 
 def test_a_seed_gives_the_same_run_again():

@@ -73,7 +73,10 @@ class ManyScorers:
         self._now = 0.0
         self._cache = Cache()
         self._core = BinderCore(cache=self._cache, profiles={PROFILE: self.profile}, epoch=Epoch(1), config="c")
-        self._ranker = Ranker(profiles={PROFILE: self.profile}, config="c", identity="s", best=self.best, explained=8)
+        self._rankers = [
+            Ranker(profiles={PROFILE: self.profile}, config="c", identity=f"s{number}", best=self.best, explained=8)
+            for number in range(self.scorers)
+        ]
         self._views = [View() for _ in range(self.scorers)]
         self._idle = deque(range(self.scorers))
         self._unpublished = deque(range(self.scenario.pods))
@@ -154,7 +157,7 @@ class ManyScorers:
     def _give_work(self) -> None:
         while self._pending and self._idle:
             scorer, pending = self._idle.popleft(), self._pending.popleft()
-            ranked = self._ranker.answer(pending, self._views[scorer], self._now)
+            ranked = self._rankers[scorer].answer(pending, self._views[scorer], self._now)
             self._in(self.delays.rank, lambda s=scorer, r=ranked: self._ranked(s, r))
 
     def _ranked(self, scorer: int, ranked: Ranked) -> None:

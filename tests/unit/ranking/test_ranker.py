@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
+from berth.api.config.nodeload.args import NodeLoadArgs
 from berth.api.meta import LabelSelector
 from berth.api.pod import (
     Affinity,
@@ -27,8 +28,9 @@ from berth.messages.attempts import DecisionSummary, Outcome, Pending, Ranked, V
 from berth.messages.encoding import decode, encode
 from berth.messages.mirror import MirrorEntry, encode_entry
 from berth.messages.subjects import Term
+from berth.plugins.nodeload.plugin import NodeLoad
 from berth.ranking import ranker
-from berth.ranking.ranker import Ranker
+from berth.ranking.ranker import SMALL_CLUSTER, Ranker
 from berth.ranking.view import View
 from harness.builders.objects import a_container, a_node, a_pod
 from harness.builders.profiles import default_profile, profile_of
@@ -57,6 +59,33 @@ def apply(view: View, key: str, thing: object, sequence: int = 1) -> None:
 def answer(view: View, pod: Pod) -> Ranked:
     one = Ranker(profiles={"berth": default_profile()}, config="c", identity="s-1", best=8)
     return one.answer(Pending(attempt=f"{pod.uid}.1.1", profile="berth", pod=pod), view, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("profile", "beside_others"), [(default_profile(), 16), (profile_of(NodeLoad(NodeLoadArgs())), 32)]
+)
+def test_more_nodes_are_named_while_another_scorer_proposes(profile, beside_others):
+    """Below 512 nodes twice as many as ``best`` in any case, which this cluster is not."""
+    view = View()
+    for number in range(SMALL_CLUSTER):
+        view.snapshot.set_node(a_node(f"n{number}"))
+    rankers = [Ranker(profiles={"berth": profile}, config="c", identity=name, best=8) for name in ("s-1", "s-2")]
+
+    def named(ranker: int, pod: str) -> Ranked:
+        pending = Pending(attempt=f"uid-{pod}.1.1", profile="berth", pod=a_pod(pod))
+        return rankers[ranker].answer(pending, view, 0.0)
+
+    assert [len(named(0, pod).candidates) for pod in ("a", "b")] == [8, 8]  # its own proposals do not count
+    other = named(1, "c")
+    assert len(other.candidates) == len(named(0, "d").candidates) == beside_others
+    for pod in ("a", "b", "d"):
+        view.proposals.withdraw(f"uid-{pod}")
+    node = other.candidates[0].node
+    decision = DecisionSummary(
+        attempt=other.attempt, profile="berth", epoch=1, outcome=Outcome.BOUND, uid="uid-c", node=node
+    )
+    view.proposals.decided(decision, NOW, 0.0)
+    assert [len(named(0, pod).candidates) for pod in ("e", "f")] == [8, 8]
 
 
 def important_pod(**spec: object) -> Pod:

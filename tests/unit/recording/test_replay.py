@@ -165,7 +165,7 @@ def test_rankings_of_scorers_that_named_fewer_nodes_are_equal(best: int):
     """As with another setting, or before small clusters had twice as many."""
     world = RecordedWorld(1)
     for scorer in world.scorers:
-        scorer.ranker = replace(scorer.ranker, best=best, small=0)
+        scorer.ranker = replace(scorer.ranker, named=best)
     world.run(STEPS)
     assert any(len(message.candidates) == best < message.feasible for message in rankings(world))
     assert (counts(world).different, counts(world).left_out) == (0, Counter())

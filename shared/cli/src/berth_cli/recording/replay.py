@@ -115,7 +115,7 @@ class Replay:
         # Plans of groups by the ranking of the same scorer after which they began, and those that were made then.
         self._begun: dict[tuple[str, str], list[RecordedRanking]] = {}
         self._made: dict[int, Replayed] = {}
-        # By scorer, the number of nodes it named when more were feasible: its maximum.
+        # By scorer, the numbers of nodes that it named when more were feasible.
         self._named: dict[str, set[int]] = {}
         self._gaps = RecordingGaps(recording, 2 * lifetime)
         self._read(recording.of(RANKED))
@@ -179,7 +179,7 @@ class Replay:
         pending = message.pending(after=_NOT_READ if message.behind else Positions())
         ranker = self._ranker
         if (most := self._most_named(message)) is not None:
-            ranker = replace(ranker, best=most, small=0)
+            ranker = replace(ranker, named=most)
         with recorded_ties(message, view.snapshot) if self._header.anonymised else nullcontext():
             return ranker.answer(pending, view, 0.0)
 
@@ -188,9 +188,11 @@ class Replay:
         return at_once(self._group_ranker.answer(pending, view))
 
     def _most_named(self, message: Ranked) -> int | None:
-        """The scorer's ``numbers.best`` at that time, as far as the recording shows."""
-        known = (most for most in self._named.get(message.scorer, ()) if most >= len(message.candidates))
-        return min(known, default=None)
+        """How many nodes the scorer named at that time, as far as the recording shows."""
+        named = len(message.candidates)
+        if message.feasible > named > 0:
+            return named
+        return min((most for most in self._named.get(message.scorer, ()) if most >= named), default=None)
 
     def _why_left_out(self, ranking: RecordedRanking) -> str:
         message = ranking.message

@@ -36,15 +36,15 @@ SMALL_CLUSTER: Final = 512
 class Ranker:
     """Ranks pods with the profiles of one configuration.
 
-    ``best``: the number of named nodes, doubled in clusters below ``small`` nodes. The first ``explained`` have every
-    plugin's points.
+    ``best``: the number of named nodes where a scorer is alone in a large cluster (``nodes_named``). ``named``: just so
+    many instead. The first ``explained`` have every plugin's points.
     """
 
     profiles: Mapping[str, Profile]
     config: str
     identity: str
     best: int
-    small: int = SMALL_CLUSTER
+    named: int | None = None
     explained: int = BEST
     explain: Explain | None = None  # called with all plugins' results on all nodes
 
@@ -52,8 +52,18 @@ class Ranker:
     def live_sources(self) -> frozenset[LiveSource]:
         return frozenset[LiveSource]().union(*(profile.live_sources for profile in self.profiles.values()))
 
-    def nodes_named(self, view: View) -> int:
-        return 2 * self.best if view.snapshot.size < self.small else self.best
+    def nodes_named(self, view: View, profile: Profile) -> int:
+        """Twice ``best`` in a small cluster and while other scorers propose; four times then by live data.
+
+        Of the best nodes of a view, the pods in flight may have filled as many since, and as many may seem full of pods
+        that the binder has moved. By live data hardly two nodes are equal, so that all scorers propose the same (ADR
+        78).
+        """
+        if self.named is not None:
+            return self.named
+        if view.proposals.others_propose(self.identity):
+            return (4 if profile.live_sources else 2) * self.best
+        return 2 * self.best if view.snapshot.size < SMALL_CLUSTER else self.best
 
     def to_extend(self, pending: Pending, view: View, *, search: bool = True) -> ToExtend:
         """The nodes to ask extenders about before the pod is ranked."""
@@ -136,7 +146,7 @@ class Ranker:
             profile,
             attempt=attempt,
             options=RankOptions(
-                best=self.nodes_named(view),
+                best=self.nodes_named(view, profile),
                 explained=self.explained,
                 detail=detail,
                 timing=timing,
@@ -154,7 +164,7 @@ class Ranker:
         Without them, a pod whose other nodes are filled meanwhile would go to a node that a single scorer avoids.
         """
         named = ranking.candidates
-        most = self.nodes_named(view)
+        most = self.nodes_named(view, self.profiles[pending.profile])
         if not named or len(named) >= most or named[0].node == pending.pod.status.nominated_node_name:
             return ranking
         full = {proposal.node for proposal in view.proposals.unbound()} - {each.node for each in named}
@@ -218,7 +228,11 @@ class Ranker:
                 profile,
                 attempt=Attempt.parse(pending.attempt),
                 options=RankOptions(
-                    best=self.nodes_named(view), explained=0, may_preempt=may_preempt, extension=extension, unasked=True
+                    best=self.nodes_named(view, profile),
+                    explained=0,
+                    may_preempt=may_preempt,
+                    extension=extension,
+                    unasked=True,
                 ),
             )
 

@@ -7,7 +7,7 @@ otherwise all important pods that arrive together would go to the same best node
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -81,6 +81,7 @@ class _DecisionKept:
 class _Undecided(NamedTuple):
     """The last RANKED of a pod."""
 
+    scorer: str
     size: int  # bytes
     expires: float  # monotonic seconds
 
@@ -98,6 +99,7 @@ class Proposals:
         self._by_uid: dict[str, Proposal] = {}
         self._undecided: dict[str, _Undecided] = {}  # by uid, in order of arrival
         self._undecided_bytes = 0
+        self._undecided_of: Counter[str] = Counter()  # by scorer, how many
         self._decided: OrderedDict[str, _DecisionKept] = OrderedDict()
         self._mirrored: set[str] = set()
         self._grouped: dict[str, set[str]] = {}  # by uid of a PodGroup, the members among the proposals
@@ -111,7 +113,7 @@ class Proposals:
         """Count a RANKED of this scorer or a peer; ``size``: its bytes. Returns uids whose proposals end for it."""
         attempt = Attempt.parse(message.attempt)
         self._rank(message, attempt, now)
-        return self._bound_undecided(attempt.uid, size, now)
+        return self._bound_undecided(attempt.uid, message.scorer, size, now)
 
     def ranked_group(self, message: GroupRanked, now: float, size: int = 0) -> list[str]:
         """Count a RANKED of a group: each member on its node. Returns uids whose proposals end for it."""
@@ -132,9 +134,14 @@ class Proposals:
                 self._grouped.setdefault(attempt.uid, set()).add(each.pod.uid)
         return ended
 
-    def _bound_undecided(self, uid: str, size: int, now: float) -> list[str]:
+    def others_propose(self, scorer: str) -> bool:
+        """Whether a ranking of another scorer waits for its Decision."""
+        return len(self._undecided) > self._undecided_of[scorer]
+
+    def _bound_undecided(self, uid: str, scorer: str, size: int, now: float) -> list[str]:
         self._is_decided(uid)
-        self._undecided[uid] = _Undecided(size, expires=now + self._lifetime)
+        self._undecided[uid] = _Undecided(scorer, size, expires=now + self._lifetime)
+        self._undecided_of[scorer] += 1
         self._undecided_bytes += size
         ended: list[str] = []
         while len(self._undecided) > MOST_UNDECIDED or self._undecided_bytes > MOST_UNDECIDED_BYTES:
@@ -146,6 +153,9 @@ class Proposals:
     def _is_decided(self, uid: str) -> None:
         if (undecided := self._undecided.pop(uid, None)) is not None:
             self._undecided_bytes -= undecided.size
+            self._undecided_of[undecided.scorer] -= 1
+            if not self._undecided_of[undecided.scorer]:
+                del self._undecided_of[undecided.scorer]
 
     def _rank(self, message: Ranked | RankedSummary, attempt: Attempt, now: float) -> None:
         self._rank_nomination(message, attempt, now)

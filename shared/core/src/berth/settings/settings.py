@@ -223,8 +223,8 @@ class Numbers:
     silent_attempt: Annotated[timedelta, readers.duration(1, 600)] = timedelta(seconds=10)
     """Silence of an attempt after which the watcher looks it up, 1 s to 10 min; well above the duration of a burst."""
     best: Annotated[int, readers.integer(1, 64)] = 32
-    """Candidate nodes in a RANKED message, 1-64; twice as many below 512 nodes. Among 32 the binder finds a good one
-    with any number of scorers; with 8 it would need one or two more rankings per pod."""
+    """Candidate nodes in a RANKED message, 1-64; twice as many below 512 nodes and while other scorers propose, four
+    times then with live data. Among them the binder finds a good one with any number of scorers."""
     explained: Annotated[int, readers.integer(1, 64)] = 8
     """Candidate nodes with every plugin's points, the first 1-64. They are most of the message: a person reads a few,
     and ``berth why --now`` shows all."""
