@@ -331,7 +331,8 @@ def test_what_no_pod_is_estimated_to_use_counts_as_prods_where_that_is_asked_for
 
 def test_the_explanation_of_what_prod_uses_follows_the_pods_on_the_node():
     how = args(score_according_prod_usage=True)
-    snapshot = cluster(how, a=percents(50, 50), b=percents(50, 50))
+    others = {f"n{number}": percents(50, 50) for number in range(9)}  # enough for a change of one to leave the rest
+    snapshot = cluster(how, a=percents(50, 50), **others)
     profile = profile_of(LoadAwareScheduling(how))
     pods = [using("batch"), using("prod", cpu="1"), using("another", cpu="1")]
     for pod in pods:

@@ -486,6 +486,7 @@ ON_BEST = st.one_of(
 @pytest.mark.parametrize("plugin", KEPT, ids=["NodeLoad", "with a filter", "TargetLoadPacking", "balancing"])
 @example(history=[[("come",)], [("come",), ("bound", -150)], [("come",)]])
 @example(history=[[("come",)], [("come",)], [("come",), ("bound", -7)], [("come",)]])
+@example(history=[[("come",)], [("come",)], [("come",), ("sample", 1, 30)], [("come",)]])
 @given(history=st.lists(st.lists(ON_BEST, min_size=1, max_size=3), max_size=25))
 def test_what_is_foreseen_of_the_best_node_never_changes_a_ranking(plugin, history):
     """One node is the best for long, and gets pods of the class between other changes."""
@@ -544,6 +545,27 @@ def test_sums_of_pods_that_come_and_leave_are_those_of_the_pods_there(history):
         for resource in ("cpu", "memory"):
             assert kept.newcomers(resource).item(row) == new.newcomers(resource).item(row)
         assert kept.newcomers_on(row) == new.newcomers_on(row)
+
+
+def test_the_estimate_of_a_pod_that_came_after_its_binding_fades():
+    how = args()
+    snapshot, plugin = cluster(how, a=percents(30, 30)), NodeLoad(how)
+    points(plugin, snapshot, WEB)
+    snapshot.place(using("web", cpu="4"), "a", bound_at=NOW)
+    before = points(plugin, snapshot, WEB)
+    snapshot.live.observe_time(NOW + 50)
+    snapshot.live.set_sample(reading_of(how).query.token, "a", percents(30, 30, ago=-50))
+    assert before != points(plugin, snapshot, WEB) == points(NodeLoad(how), snapshot, WEB)
+
+
+def test_nodes_are_scored_once_the_columns_have_grown_for_one_without_pods():
+    how = args()
+    snapshot, plugin = cluster(how, a=percents(30, 30), b=percents(60, 30)), NodeLoad(how)
+    points(plugin, snapshot, WEB)
+    for number in range(snapshot.columns.capacity):
+        snapshot.set_node(a_node(f"n{number}"))
+        snapshot.live.set_sample(reading_of(how).query.token, f"n{number}", percents(30, 30))
+    assert points(plugin, snapshot, WEB) == points(NodeLoad(how), snapshot, WEB)
 
 
 def test_a_failure_between_two_nodes_counts_no_pod_twice(monkeypatch):

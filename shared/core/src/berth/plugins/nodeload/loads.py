@@ -215,14 +215,14 @@ class NodeLoads:
         moved = self._sum_again(changed, ())
         if self._moves_with_pods:
             self._terms.clear()
-            self._forget_lines(changed.pods | moved)
+            self._forget_lines(moved)
         if moved:
             self._note(moved)
             for row in moved:
                 self.lines.pop(row, None)
 
     def _sum_again(self, changed: ChangedRows | None, faded: Collection[int]) -> set[int]:
-        """Sum rows whose pods or estimates have changed; returns those where more than whole newcomers did."""
+        """Sum rows whose pods or estimates have changed; returns those where not only pods that count whole came."""
         if changed is None:
             return self._refresh(range(self._snapshot.size))
         otherwise = set[int]()
