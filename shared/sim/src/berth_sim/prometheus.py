@@ -180,6 +180,11 @@ _TOTAL_AGAIN = r"node_memory_MemTotal_bytes(?:\{[^}]*\})?"
 
 _AVAILABLE = rf"node_memory_MemAvailable_bytes(?:\{{[^}}]*\}})?\[{_OVER}\]"
 
+# The number of scrapes, or the time of the first.
+_SCRAPES_OF = r"(?:count_over_time\(|min_over_time\(timestamp\()"
+
+_IN_RANGE = rf"\)?\[{_OVER}(?::\d+s)?\]\)"
+
 _GAPPED = (
     r"timestamp\({series} offset \d+s\) and count_over_time\({series}\[\d+s\]\) < [\d.]+"
     r" and count_over_time\({series}\[\d+s\] offset \d+s\)"
@@ -197,7 +202,7 @@ _FORMS: Final[Sequence[tuple[re.Pattern[str], Callable[[Moment, Asked], Rows]]]]
     ),
     (
         re.compile(
-            rf"count_over_time\({_COUNTER}\[{_OVER}\]\)"
+            rf"{_SCRAPES_OF}{_COUNTER}{_IN_RANGE}"
             rf" unless \({_AGAIN} offset \d+s and count_over_time\({_AGAIN}\[\d+s\] offset \d+s\)\)"
         ),
         _none,  # every series is as old as the cluster
@@ -219,7 +224,7 @@ _FORMS: Final[Sequence[tuple[re.Pattern[str], Callable[[Moment, Asked], Rows]]]]
     ),
     (
         re.compile(
-            rf"count_over_time\({_TOTAL}\[{_OVER}\]\)"
+            rf"{_SCRAPES_OF}{_TOTAL}{_IN_RANGE}"
             rf" unless \({_TOTAL_AGAIN} offset \d+s and count_over_time\({_TOTAL_AGAIN}\[\d+s\] offset \d+s\)\)"
         ),
         _none,
