@@ -54,10 +54,10 @@ class TrafficQueries:
     """Sent at every interval; those over gaps only if ``gapped`` has rows, ``young_since`` only if ``young`` has.
 
     ``scraped_at`` lacks series that have ended. ``rate`` divides by the whole range, though scrapes may cover only part
-    of it. ``young`` counts the scrapes of series that did not exist one range ago. ``young_since`` has the time of
-    their first scrape, up to a sixtieth of the range too late, because scrapes between may have failed. ``gapped`` has
-    those that did but lack scrapes since, with the seconds from the last scrape then to the last one now. Over these
-    the counter's growth is the rate, without rows after a reset.
+    of it. ``young`` counts the scrapes of series that did not exist one range ago. As scrapes may have failed,
+    ``young_since`` has the time of their first one, up to a sixtieth of the range too late. ``gapped`` has those that
+    did exist but lack scrapes since, with the seconds from the last scrape then to the last one now. Over these the
+    counter's growth is the rate, without rows after a reset.
     """
 
     receive: str

@@ -187,9 +187,9 @@ def _readings(traffic: TrafficValues, inventory: Inventory, time_range: timedelt
 def rate_correction(
     scrapes: float, interval: float | None, time_range: timedelta, elapsed: float = 0.0
 ) -> float | None:
-    """The factor for the rate of a young series with so many scrapes; ``None`` below MIN_SCRAPES.
+    """The factor for the rate of a young series with so many scrapes; ``None`` below MIN_SCRAPES or without interval.
 
-    ``elapsed``: seconds from the first to the last of them, more than their intervals if some have failed.
+    ``interval``: seconds between scrapes. ``elapsed``: seconds from the first to the last, more if some have failed.
     """
     if interval is None or scrapes < MIN_SCRAPES:
         return None

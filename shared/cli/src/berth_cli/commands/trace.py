@@ -58,8 +58,8 @@ def trace(  # noqa: PLR0913 - one parameter a flag, given by name
 ) -> None:
     """Print a pod's messages in order, with the times between them.
 
-    Those of its PodGroup are among them. With --group: those of a PodGroup alone, of one after the other where each
-    dialect has one of the name.
+    Those of its PodGroup are among them. With --group: those of a PodGroup alone, or if each dialect has one of
+    this name, of one after the other.
     """
     server = NatsServer(nats, nats_context)
 

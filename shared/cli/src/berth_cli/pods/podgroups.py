@@ -423,7 +423,7 @@ def _priority(summary: GroupSummary) -> str:
 
 
 def _waits_by_itself(summary: GroupSummary) -> str:
-    """Where the reason of a pod is that waits for something of its own, unless the group's state is this one's."""
+    """The command for a pod that waits for something of its own; empty without one, or if the whole group is gated."""
     alone = (pod for pod in summary.waiting if pod.queue in _BY_THEMSELVES and summary.state != "gated")
     name = next((f"{pod.namespace}/{pod.name}" for pod in alone), "")
     return f"{name} waits by itself: see `berth why {name}`" if name else ""

@@ -174,7 +174,7 @@ NODE: Final = 1  # the node object: labels, taints, allocatable, images, existen
 
 PODS: Final = 2  # pods placed on the node
 
-CAME: Final = PODS | 8  # another pod, behind those that are there
+CAME: Final = 8  # another pod, behind those that are there
 
 # A placed pod was updated without effect on a sum or count of the row: the time of its binding, its labels or
 # annotations.
@@ -197,7 +197,8 @@ D = TypeVar("D")
 class ChangedRows:
     """Rows whose node object changed, rows with pods placed or removed, rows with updated pods.
 
-    A row may be in several of these. ``came``: how many pods came last to a row, of which none left, on an equal node.
+    A row may be in several of these. ``came``: by row to which pods were only added, while its node did not change, how
+    many; these are its newest.
     """
 
     nodes: frozenset[int]

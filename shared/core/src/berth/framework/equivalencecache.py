@@ -76,9 +76,9 @@ _FEW_TO_FOLLOW: Final = 8
 # (ADR 2).
 SEVERAL: Final = 4
 
-# The scores of a row are foreseen for so many further pods, less one.
+# Scores of a row that are foreseen together: with 0 to 23 further pods.
 _AHEAD: Final = 24
-# Rows of all classes whose scores are foreseen; 3 KB each.
+# Forecasts of all classes, 3 KB each, after which all are forgotten.
 _MOST_FORESEEN: Final = 2048
 
 # Statuses of a filter kept in addition to one per row: reasons that contain numbers would accumulate.
@@ -95,7 +95,7 @@ class EquivalenceCache:
         self._row_bytes = 2 + 4 * len(profile.local_filters) + 8 * (len(profile.local_scores) + 2)
         self._classes: OrderedDict[tuple[EquivalenceClass, Hashable], ClassResults] = OrderedDict()
         self._spec_bytes = 0
-        self._foreseen = 0  # rows since the last time that all were forgotten
+        self._foreseen = 0  # forecasts since all were forgotten last
 
     @classmethod
     def of(cls, snapshot: Snapshot, profile: Profile) -> EquivalenceCache:
@@ -139,7 +139,7 @@ class EquivalenceCache:
         return results
 
     def count_foreseen(self) -> None:
-        """Count a row whose scores are foreseen; above the bound, those of all classes are forgotten."""
+        """Count a forecast; above the bound, those of all classes are forgotten."""
         self._foreseen += 1
         if self._foreseen > _MOST_FORESEEN:
             self._foreseen = 0
@@ -435,7 +435,7 @@ class FurtherPods:
         return self._losses[rows]
 
     def _is_foreseen(self, row: int) -> bool:
-        """Whether the row's scores are foreseen now: it got pods of the class, as before if others came in between."""
+        """Foresee the scores of a row that got pods of the class, after other pods twice; returns whether it did so."""
         count, shared = self._came.get(row, 0), self._shared
         if not count:
             return False

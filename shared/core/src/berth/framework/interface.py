@@ -555,9 +555,9 @@ class LivePlugin(ScorePlugin):
     def row_changes(self, snapshot: Snapshot, since: int) -> RowChanges:
         """The rows whose answers may have changed since this version, -1 at first, by whatever it reads.
 
-        Rows whose node has changed may be left out, because they are evaluated again in any case, and with PODS in
-        ``reads`` and without ``counts_others`` also rows whose pods have. Called for each equivalence class, before
-        its kept answers are read.
+        Rows whose node has changed may be left out, because they are evaluated again in any case. So may rows whose
+        pods have changed, if ``reads`` has PODS and ``counts_others`` is false. Called for each equivalence class,
+        before its kept answers are read.
         """
 
 

@@ -36,8 +36,8 @@ SMALL_CLUSTER: Final = 512
 class Ranker:
     """Ranks pods with the profiles of one configuration.
 
-    ``best``: the number of named nodes where a scorer is alone in a large cluster (``nodes_named``). ``named``: just so
-    many instead. The first ``explained`` have every plugin's points.
+    ``best``: the number of named nodes where a scorer is alone in a large cluster (``nodes_named``). ``named``: this
+    number in any case, for a replay. The first ``explained`` have every plugin's points.
     """
 
     profiles: Mapping[str, Profile]
@@ -53,7 +53,7 @@ class Ranker:
         return frozenset[LiveSource]().union(*(profile.live_sources for profile in self.profiles.values()))
 
     def nodes_named(self, view: View, profile: Profile) -> int:
-        """Twice ``best`` in a small cluster and while other scorers propose; four times then by live data.
+        """``best``; twice as many in a small cluster and while other scorers propose, four times then with live data.
 
         Of the best nodes of a view, the pods in flight may have filled as many since, and as many may seem full of pods
         that the binder has moved. By live data hardly two nodes are equal, so that all scorers propose the same (ADR
