@@ -110,6 +110,13 @@ def test_the_numbers_of_a_group_that_is_too_large_add_up(pods: list[Pod], need: 
     assert found.message.split("; ") == parts
 
 
+def test_a_resource_that_only_a_node_for_other_pods_lacks_is_not_asked_for():
+    snapshot = racks([0])
+    snapshot.set_node(a_node("no-memory", unschedulable=True, memory="1Mi"))
+    found = plan_at_once(a_question(members(5, containers=[a_container(cpu="1", memory="1Gi")])), snapshot, PROFILE)
+    assert found.message.endswith("there is no room for all of them: 1 more asks for 1 cpu")
+
+
 def test_what_is_needed_has_a_place_and_the_others_are_said():
     found = plan_at_once(a_question(members(6, cpu="1"), need=3), racks([0]), PROFILE)
     assert (len(found.members), found.classes[0].members, found.classes[0].example) == (4, 6, "m004")
