@@ -222,7 +222,7 @@ class NodeLoads:
                 self.lines.pop(row, None)
 
     def _sum_again(self, changed: ChangedRows | None, faded: Collection[int]) -> set[int]:
-        """Sum rows whose pods or estimates have changed; returns those where not only pods that count whole came."""
+        """Sum rows whose pods or estimates have changed; returns those where not only whole estimates came."""
         if changed is None:
             return self._refresh(range(self._snapshot.size))
         otherwise = set[int]()
@@ -430,7 +430,7 @@ class RowSums:
         return [row for row in rows if self._sum(row)]
 
     def add(self, row: int, count: int) -> bool:
-        """Add so many pods that came to a row last. False, and all must be summed, if not each counts whole."""
+        """Add so many pods that came to a row last. False if one counts in part or a sum is inexact: sum again."""
         if row >= len(self.counts):
             return False
         found, are_whole = self._of_pods(row, self._snapshot.newest_on_row(row, count), are_all=False)
