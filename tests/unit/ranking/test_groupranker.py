@@ -116,6 +116,15 @@ def test_a_peers_plan_counts_in_the_same_way():
     )
 
 
+def test_only_a_peers_plan_counts_as_another_scorers():
+    """Else a scorer that is alone would name more nodes for each pod beside its own groups."""
+    one, other = a_view("a0", "a1"), a_view("a0", "a1")
+    ranked = answer(asked("gang", 8), one)
+    assert other.apply_ranked(encode(ranked), 7, 0.0) == ""
+    assert [view.proposals.others_propose(ranked.scorer) for view in (one, other)] == [False, False]
+    assert [view.proposals.others_propose("scorer-2") for view in (one, other)] == [True, True]
+
+
 def test_what_no_proposal_keeps_out_is_unschedulable():
     view = a_view("a0")
     apply(view, "pod.uid-full", a_pod("full", cpu="4", node="a0"), 5)

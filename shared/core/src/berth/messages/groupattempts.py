@@ -120,6 +120,7 @@ class GroupRanked(GroupMessage, frozen=True, kw_only=True):
                 attempt=str(attempt),
                 pod=pod,
                 candidates=[RankedNode(node=nodes[pod.uid])] if pod.uid in nodes else [],
+                scorer=self.scorer,
                 devices=plan.devices.get(pod.uid, {}),
                 proposals_counted=self.proposals_counted,
             )
