@@ -177,6 +177,15 @@ def test_a_decision_received_before_its_ranking_applies(snapshot, proposals, out
     assert (snapshot.pods_on("a"), snapshot.pods_on("b")) == counted
 
 
+@pytest.mark.parametrize("outcome", Outcome)
+def test_a_ranking_received_after_its_decision_waits_for_none(proposals, outcome):
+    proposals.decided(decision(outcome, node="a"), NOON, 0.0)
+    proposals.ranked(ranked("u1.1.1", "a"), 0.0)
+    assert not proposals.others_propose("s-1")
+    proposals.ranked(ranked("u1.1.2", "a"), 0.0)
+    assert proposals.others_propose("s-1")
+
+
 def test_a_remembered_decision_does_not_end_a_later_attempt(snapshot, proposals):
     proposals.decided(decision(Outcome.CONFLICT, "u1.1.1"), NOON, now=0)
     proposals.ranked(ranked("u1.1.2", "a"), now=1)

@@ -113,13 +113,16 @@ class Proposals:
         """Count a RANKED of this scorer or a peer; ``size``: its bytes. Returns uids whose proposals end for it."""
         attempt = Attempt.parse(message.attempt)
         self._rank(message, attempt, now)
+        if self._earlier_decision(attempt) is not None:
+            self._is_decided(attempt.uid)
+            return []
         return self._bound_undecided(attempt.uid, message.scorer, size, now)
 
     def ranked_group(self, message: GroupRanked, now: float, size: int = 0) -> list[str]:
         """Count a RANKED of a group: each member on its node. Returns uids whose proposals end for it."""
         attempt, rankings = Attempt.parse(message.attempt), message.rankings()
-        earlier = self._decided.get(attempt.uid)
-        if earlier is not None and earlier.attempt.order >= attempt.order and earlier.decision.outcome.final:
+        earlier = self._earlier_decision(attempt)
+        if earlier is not None and earlier.decision.outcome.final:
             rankings = [msgspec.structs.replace(each, candidates=[]) for each in rankings]
         share = size // max(1, len(rankings))
         ended: list[str] = []
@@ -254,8 +257,7 @@ class Proposals:
 
     def _rank_nomination(self, message: Ranked | RankedSummary, attempt: Attempt, now: float) -> None:
         self.nominations.ranked(message, attempt, now)
-        earlier = self._decided.get(attempt.uid)
-        if earlier is not None and earlier.attempt.order >= attempt.order:
+        if (earlier := self._earlier_decision(attempt)) is not None:
             self.nominations.decided(earlier.decision, earlier.attempt, now)
 
     def _add(self, message: Ranked | RankedSummary, attempt: Attempt, now: float) -> None:
@@ -286,9 +288,13 @@ class Proposals:
 
     def _apply_earlier_decision(self, attempt: Attempt, now: float) -> None:
         """Apply a Decision that arrived before its RANKED."""
-        earlier = self._decided.get(attempt.uid)
-        if earlier is not None and earlier.attempt.order >= attempt.order:
+        if (earlier := self._earlier_decision(attempt)) is not None:
             self._apply(earlier.attempt, earlier.decision, earlier.stored_at, now)
+
+    def _earlier_decision(self, attempt: Attempt) -> _DecisionKept | None:
+        """The Decision of this attempt or a later one that arrived before its RANKED."""
+        earlier = self._decided.get(attempt.uid)
+        return earlier if earlier is not None and earlier.attempt.order >= attempt.order else None
 
     def _remember(self, attempt: Attempt, decision: DecisionSummary, stored_at: datetime) -> None:
         before = self._decided.pop(attempt.uid, None)
