@@ -171,6 +171,19 @@ def test_rankings_of_scorers_that_named_fewer_nodes_are_equal(best: int):
     assert (counts(world).different, counts(world).left_out) == (0, Counter())
 
 
+def test_rankings_of_a_scorer_with_a_larger_setting_that_name_every_node_are_equal():
+    world = history()
+    assert all(message.feasible <= len(message.candidates) for message in rankings(world) if message.candidates)
+    made = list(Replay(world.recording, world.profiles, best=1).run())
+    assert [one.differences for one in made if one.differences] == []
+
+
+def test_a_ranking_is_made_again_as_by_its_scorer_whose_own_proposals_are_no_others():
+    made = replayed(history())
+    assert {one.again.scorer for one in made if one.again} == {"scorer-0", "scorer-1"}
+    assert all(one.again.scorer == one.ranking.message.scorer for one in made if one.again)
+
+
 @pytest.mark.slow
 def test_without_the_newest_pending_message_live_data_has_another_age():
     different = 0

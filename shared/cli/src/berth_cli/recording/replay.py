@@ -177,9 +177,9 @@ class Replay:
     def _rank(self, message: Ranked, view: View) -> Ranked:
         # A rejection on a view that was behind stays marked as such.
         pending = message.pending(after=_NOT_READ if message.behind else Positions())
-        ranker = self._ranker
-        if (most := self._most_named(message)) is not None:
-            ranker = replace(ranker, named=most)
+        profile = self._profiles[message.profile]
+        ranker = replace(self._ranker, identity=message.scorer)
+        ranker = replace(ranker, named=self._most_named(message, ranker.nodes_named(view, profile)))
         with recorded_ties(message, view.snapshot) if self._header.anonymised else nullcontext():
             return ranker.answer(pending, view, 0.0)
 
@@ -187,12 +187,12 @@ class Replay:
         pending = message.pending(after=_NOT_READ if message.behind else Positions())
         return at_once(self._group_ranker.answer(pending, view))
 
-    def _most_named(self, message: Ranked) -> int | None:
-        """How many nodes the scorer named at that time, as far as the recording shows."""
+    def _most_named(self, message: Ranked, own: int) -> int:
+        """How many nodes the scorer named at that time, as far as the recording shows; ``own``: by this version."""
         named = len(message.candidates)
         if message.feasible > named > 0:
             return named
-        return min((most for most in self._named.get(message.scorer, ()) if most >= named), default=None)
+        return min((most for most in self._named.get(message.scorer, ()) if most >= named), default=max(named, own))
 
     def _why_left_out(self, ranking: RecordedRanking) -> str:
         message = ranking.message
