@@ -9,7 +9,13 @@ import msgspec
 import pytest
 
 from berth.api.meta import ObjectMeta
-from berth.api.podgroups import GROUP_LABEL, TOPOLOGY_ANNOTATION, CoschedulingPodGroup, CoschedulingSpec
+from berth.api.podgroups import (
+    GROUP_LABEL,
+    PREFERRED_TOPOLOGY_ANNOTATION,
+    TOPOLOGY_ANNOTATION,
+    CoschedulingPodGroup,
+    CoschedulingSpec,
+)
 from berth.bus.interface import Endpoint, Session
 from berth.bus.stages import publish_decision
 from berth.cluster.snapshot import Snapshot
@@ -150,6 +156,27 @@ async def test_what_would_help_a_group_in_a_rack_is_about_the_nodes_of_the_rack(
     found = await answer(session, "~train", snapshot)
     assert [each.plugin for each in found["remedies"]] == ["NodeAffinity"]  # n2 passes, and is outside
     assert found["missing"] == "that is about web-1 alone: 5 members need room together in rack r1"
+
+
+async def test_what_would_help_a_group_that_prefers_a_rack_is_about_all_nodes(session):
+    await watch(session, a_row("~train"), cpu="1")
+    snapshot, metadata = a_cluster(), ObjectMeta(name="train", namespace="default", uid="uid~train")
+    annotated = msgspec.structs.replace(metadata, annotations={PREFERRED_TOPOLOGY_ANNOTATION: "rack"})
+    group = CoschedulingPodGroup(metadata=annotated, spec=CoschedulingSpec(min_member=2))
+    snapshot.objects(CoschedulingPodGroup).set("uid~train", group)
+    classes = [ClassResult(members=2, placed=1, example="web-1")]
+    result = GroupResult(need=2, classes=classes, topology_key="rack", domain="without a node")
+    await decide(session, "~train", group=result)
+    [remedy] = (await answer(session, "~train", snapshot))["remedies"]
+    assert remedy.text.startswith("room for 1 more member beside the 1 that has a place; ")
+
+
+async def test_nothing_would_help_in_a_rack_whose_nodes_are_gone(session):
+    await watch(session, a_row("~train"), cpu="1")
+    classes = [ClassResult(members=2, placed=1, example="web-1")]
+    await decide(session, "~train", group=GroupResult(need=2, classes=classes, topology_key="rack", domain="gone"))
+    found = await answer(session, "~train")
+    assert (found["remedies"], "missing" in found) == ([], False)
 
 
 @pytest.mark.parametrize(

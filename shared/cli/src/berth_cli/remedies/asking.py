@@ -122,7 +122,8 @@ def _not_evicted(summary: GroupSummary, snapshot: Snapshot, among: Mask, key: st
 def _beside_the_others(alone: Remedy, name: str, need: int, more: int, where: str) -> Remedy:
     """The remedy for a group of which any member alone has a node; ``more`` members are needed than have a place."""
     members = "1 more member" if more == 1 else f"{more} more members"
-    beside = f"beside the {need - more} that have a place" if more < need else "at the same time"
+    have = "has" if need - more == 1 else "have"
+    beside = f"beside the {need - more} that {have} a place" if more < need else "at the same time"
     text = f"room for {members}{where} {beside}; for {name} {alone.text}"
     return msgspec.structs.replace(alone, text=text)
 
