@@ -426,7 +426,7 @@ class FurtherPods:
         missing = rows[~self._has_loss[rows]]
         if len(missing) and self._columns:
             if self._came and self._may_foresee:
-                missing = missing[[not self._is_foreseen(row) for row in missing.tolist()]]
+                missing = missing[[not self._try_to_foresee(row) for row in missing.tolist()]]
             if len(missing) <= _FEW or self._snapshot.columns.large:  # columns round the room in large amounts
                 self._score_few(missing)
             else:
@@ -434,7 +434,7 @@ class FurtherPods:
             self._has_loss[missing] = True
         return self._losses[rows]
 
-    def _is_foreseen(self, row: int) -> bool:
+    def _try_to_foresee(self, row: int) -> bool:
         """Foresee the scores of a row that got pods of the class, after other pods twice; returns whether it did so."""
         count, shared = self._came.get(row, 0), self._shared
         if not count:
