@@ -114,12 +114,12 @@ async def test_a_child_logs_to_its_file(reported, tmp_path):
 
 
 async def test_children_end_with_a_parent_that_is_killed(tmp_path):
-    code = f"""
-import asyncio, os, sys
+    code = """
+import asyncio, sys
 from berth_cli.pipeline.supervisor import Program, Supervisor
 async def main():
     async with Supervisor(print) as supervisor:
-        supervisor.start(Program(name="child", command=(sys.executable, "-c", {FOREVER!r})))
+        supervisor.start(Program(name="child", command=(sys.executable, "-c", "import time; time.sleep(600)")))
         while not supervisor.pid("child"):
             await asyncio.sleep(0.01)
         print(supervisor.pid("child"), flush=True)
@@ -127,10 +127,7 @@ async def main():
 asyncio.run(main())
 """
     parent = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE)
-    line = await parent.stdout.readline()
-    while not line.strip().isdigit():
-        line = await parent.stdout.readline()
-    child = int(line)
+    child = int(await parent.stdout.readline())
     parent.kill()
     await parent.wait()
     await until(lambda: not lives(child) or ended(child))
