@@ -155,6 +155,25 @@ def test_points_for_preferred_terms(added, points):
     assert plugin.normalize(state, pod, raw, nodes).tolist() == points
 
 
+@pytest.mark.parametrize(
+    ("preference", "points"),
+    [
+        pytest.param(term("tier", "Gt", "-1"), [100, 0], id="a number that is no label's value"),
+        pytest.param(term("tier", "Gt", "much"), [0, 0], id="no number"),
+        pytest.param(term("tier", "In", "a b"), [0, 0], id="a value that no label has"),
+    ],
+)
+def test_a_preference_that_kube_scheduler_cannot_read_keeps_no_pod_from_a_node(preference, points):
+    """The API server accepts such preferences; the pod waits in kube-scheduler 1.36.3 (docs/comparison.md)."""
+    snapshot, plugin = Snapshot(), NodeAffinityPlugin(NodeAffinityArgs())
+    for name, labels in {"n0": {"tier": "0"}, "n1": {}}.items():
+        snapshot.set_node(a_node(name, labels=labels))
+    pod = a_pod(affinity=Affinity(node_affinity=preferring((1, preference))))
+    state, nodes = CycleState(snapshot.class_of(pod)), Nodes(snapshot)
+    assert plugin.pre_score(state, pod, nodes).is_success
+    assert plugin.normalize(state, pod, plugin.score_all(state, pod, nodes), nodes).tolist() == points
+
+
 def test_without_preferred_terms_score_is_skipped():
     snapshot = Snapshot()
     state = CycleState(snapshot.class_of(a_pod()))
