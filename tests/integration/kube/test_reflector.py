@@ -15,7 +15,7 @@ from berth.api.kinds import COSCHEDULING_POD_GROUP, NODE, POD, POD_GROUP, RESOUR
 from berth.kube.client import KubeClient
 from berth.kube.credentials import Access, KubeCredentials
 from berth.kube.errors import RIGHTS_PAGE
-from berth.kube.informers import REFUSED_TRIES, Reflector, ReflectorPhase, ReflectorSettings
+from berth.kube.informers import REFUSED_TRIES, Reflector, ReflectorSettings
 from berth.kube.listwatch import (
     Current,
     Deleted,
@@ -243,27 +243,21 @@ async def test_pod_that_gets_its_node_leaves_the_selection_as_deleted(cluster: C
     async with _running(reflector):
         await heard.until(lambda: heard.of(Current))
         await cluster.api.bind("web", "node-1")
-        bound = await cluster.api.get(f"{cluster.api.pods}/web")
         await heard.until(lambda: ("Deleted", "web") in heard.names())
-        assert reflector.newest_object_version == int(bound.version)
 
 
-async def test_positions_of_objects_and_of_the_reading_are_kept_apart(cluster: Cluster):
-    """What is not selected moves no object, but the reading by the next bookmark."""
+async def test_an_object_that_is_not_selected_moves_the_position_by_the_next_bookmark(cluster: Cluster):
     selected = await cluster.api.add_node()
-    node = await cluster.api.get(f"/api/v1/nodes/{selected}")
     heard = Heard()
     # The server sends its bookmark two seconds before the end of a watch.
     settings = ReflectorSettings(shortest_watch=timedelta(seconds=3), longest_watch=timedelta(seconds=3))
     reflector = Reflector(cluster.client, NODE, heard, field_selector=f"metadata.name={selected}", settings=settings)
     async with _running(reflector):
         await heard.until(lambda: heard.of(Current))
-        assert reflector.newest_object_version == int(node.version)
         other = await cluster.api.get(f"/api/v1/nodes/{await cluster.api.add_node()}")
         async with asyncio.timeout(ENOUGH):
             await reflector.reached(other.version)
         assert reflector.version >= int(other.version)
-        assert reflector.newest_object_version == int(node.version)
 
 
 async def test_reached_is_told_after_the_sink_has_heard(cluster: Cluster):
@@ -314,21 +308,17 @@ async def test_history_that_is_gone_is_listed_again(simulated_cluster: Cluster):
     assert [pod.metadata.name for pod in heard.of(Listed)[1].objects] == ["web"]
 
 
-async def test_server_that_fails_is_asked_again_and_the_status_says_why(simulated_cluster: Cluster):
+async def test_server_that_fails_is_asked_again_and_the_error_is_known_meanwhile(simulated_cluster: Cluster):
     faults = simulated_cluster.simulated.faults
     faults.inject(Fail(verb="list", count=3, status=500, message="etcd is away"))
     heard, clock = Heard(), Pauses()
     reflector = Reflector(simulated_cluster.client, POD, heard, settings=QUICK, clock=clock)
     async with _running(reflector):
         await clock.begun(3)
-        status = reflector.status
-        assert (status.phase, status.failures, status.listed) == (ReflectorPhase.PAUSING, 3, False)
-        assert status.last_error == "listing 'pod': 500: etcd is away"
+        assert (reflector.last_error, heard.events) == ("listing 'pod': 500: etcd is away", [])
         clock.end()
         await heard.until(lambda: heard.of(Current))
-        status = reflector.status
-        assert (status.phase, status.failures, status.listed) == (ReflectorPhase.WATCHING, 0, True)
-        assert status.last_error is None
+        assert reflector.last_error is None
 
 
 async def test_missing_right_is_said_with_the_rule_to_add(simulated_cluster: Cluster):
@@ -337,8 +327,7 @@ async def test_missing_right_is_said_with_the_rule_to_add(simulated_cluster: Clu
     reflector = Reflector(simulated_cluster.client, POD, Heard(), clock=clock)
     async with _running(reflector):
         await clock.begun()
-        assert reflector.status.listed
-        assert "add to the ClusterRole: apiGroups" in (reflector.status.last_error or "")
+        assert "add to the ClusterRole: apiGroups" in (reflector.last_error or "")
 
 
 @pytest.mark.parametrize("kind", [RESOURCE_CLAIM, NODE], ids=lambda kind: kind.name)
@@ -350,9 +339,9 @@ async def test_nothing_waits_for_an_optional_kind_that_the_api_server_does_not_s
     async with _scripted(script, clock=clock, kind=kind) as (reflector, heard):
         await clock.begun(3)
         if not kind.is_optional:
-            assert (reflector.status.listed, heard.events) == (False, [])
+            assert heard.events == []
             return
-        assert (reflector.status.listed, reflector.status.last_error, reflector.age()) == (False, None, None)
+        assert (reflector.last_error, reflector.age()) == (None, None)
         unread = "the API server does not serve resource.k8s.io/v1"
         assert heard.events == [Current(kind=kind.name, resource_version="0", unread=unread)] * 3
         assert all(each >= 1 for each in clock.seconds)
@@ -366,7 +355,7 @@ async def test_a_rare_kind_that_the_api_server_lacks_is_absent_and_nothing_to_re
     async with _scripted(script, clock=clock, kind=COSCHEDULING_POD_GROUP) as (reflector, heard):
         await clock.begun(2)
         assert heard.events == [Current(kind="coschedulingpodgroup", resource_version="0", is_served=False)] * 2
-        assert (reflector.status.unread, reflector.status.last_error) == ("", None)
+        assert reflector.last_error is None
 
 
 async def test_an_older_version_is_read_until_an_upgraded_api_server_serves_another():
@@ -401,7 +390,7 @@ async def test_a_kind_that_an_upgraded_api_server_serves_is_found_and_its_object
         await clock.begun(4)
         assert len(lists) > 2
         assert [len(each.objects) for each in heard.of(Listed)] == [1]
-        assert "404" in (reflector.status.last_error or "")
+        assert "404" in (reflector.last_error or "")
 
 
 @pytest.mark.parametrize("verb", ["list", "watch"])
@@ -420,13 +409,13 @@ async def test_nothing_waits_for_an_optional_kind_that_berth_may_not_read_until_
         assert heard.of(Current) == []
         clock.end()
         await clock.begun()
-        assert reflector.status.unread == "berth may not read resource.k8s.io/v1 (" + RIGHTS_PAGE + ")"
-        assert [each.unread for each in heard.of(Current)] == [reflector.status.unread]
+        unread = f"berth may not read resource.k8s.io/v1 ({RIGHTS_PAGE})"
+        assert [each.unread for each in heard.of(Current)] == [unread]
         granted = True
         clock.end()
         await heard.until(lambda: heard.of(Current)[-1].unread == "")
         assert [len(each.objects) for each in heard.of(Listed)] == [1]
-        assert (reflector.status.unread, reflector.status.last_error) == ("", None)
+        assert reflector.last_error is None
 
 
 @pytest.mark.parametrize("kind", [RESOURCE_CLAIM, COSCHEDULING_POD_GROUP], ids=lambda kind: kind.name)
@@ -441,17 +430,16 @@ async def test_nothing_waits_for_a_kind_that_the_api_server_serves_no_more_until
         return await _for_ever(request) if is_served else web.Response(status=404, text="404 page not found\n")
 
     clock = Pauses()
-    async with _scripted(script, clock=clock, kind=kind) as (reflector, heard):
+    async with _scripted(script, clock=clock, kind=kind) as (_, heard):
         await clock.begun(REFUSED_TRIES - 1)
         assert heard.of(Current) == []
         clock.end()
         await clock.begun()
-        assert reflector.status.unread == f"the API server no longer serves {kind.api_version}"
-        assert [each.unread for each in heard.of(Current)] == [reflector.status.unread]
+        assert [each.unread for each in heard.of(Current)] == [f"the API server no longer serves {kind.api_version}"]
         is_served = True
         clock.end()
         await heard.until(lambda: heard.of(Current)[-1].unread == "")
-        assert (len(lists), len(heard.of(Listed)), reflector.status.unread) == (1, 1, "")
+        assert (len(lists), len(heard.of(Listed))) == (1, 1)
 
 
 async def test_a_kind_that_every_cluster_has_is_awaited_while_berth_may_not_read_it():
@@ -547,7 +535,7 @@ async def test_watch_resumes_from_a_bookmark():
     async with _scripted(script) as (reflector, heard):
         await heard.until(lambda: len(heard.of(Current)) >= 3)
     assert watches[:2] == ["100", "150"]
-    assert (reflector.version, reflector.newest_object_version) == (150, 0)
+    assert reflector.version == 150
 
 
 async def test_pod_that_cannot_be_decoded_is_reported_and_stops_nothing():
@@ -561,9 +549,8 @@ async def test_pod_that_cannot_be_decoded_is_reported_and_stops_nothing():
             request, _event("DELETED", gone) + _event("ADDED", _pod("late", "102")), then=asyncio.Event()
         )
 
-    async with _scripted(script) as (reflector, heard):
+    async with _scripted(script) as (_, heard):
         await heard.until(lambda: heard.names() == [("Upserted", "late")])
-        assert reflector.newest_object_version == 102
     kinds = [type(event) for event in heard.events]
     assert kinds == [Listed, Undecodable, Current, Undecodable, Upserted]
     assert [(event.name, event.deleted) for event in heard.of(Undecodable)] == [("bad", False), ("bad", True)]
@@ -591,7 +578,7 @@ async def test_watch_that_ends_as_soon_as_it_begins_is_a_failure():
     clock = Pauses()
     async with _scripted(script, QUICK, clock) as (reflector, _):
         await clock.begun()
-        assert reflector.status.last_error == "watching 'pod': it ended right after its start"
+        assert reflector.last_error == "watching 'pod': it ended right after its start"
 
 
 @pytest.mark.parametrize(("present", "lists"), [("90", 2), ("100", 1)])

@@ -8,33 +8,10 @@ from berth.errors import DecodeError
 from berth.kube.informers import OlderStoreError, ReflectorPositions
 
 
-def test_list_and_bookmark_move_only_what_is_reached():
-    positions = ReflectorPositions()
-    positions.listed("100", newest_object=40)
-    positions.bookmark("120")
-    assert (positions.reached, positions.newest_object) == (120, 40)
-    positions.event("130")
-    assert (positions.reached, positions.newest_object) == (130, 130)
-
-
-def test_newer_list_keeps_the_newest_event_seen_before():
-    positions = ReflectorPositions()
-    positions.event("90")  # a deletion: in no list
-    positions.listed("100", newest_object=40)
-    assert (positions.reached, positions.newest_object) == (100, 90)
-
-
-def test_list_of_another_store_sets_the_numbers_back():
-    positions = ReflectorPositions()
-    positions.event("900")
-    positions.listed("100", newest_object=40)
-    assert (positions.reached, positions.newest_object) == (100, 100)
-
-
 def test_bookmark_without_a_number_moves_nothing():
     positions = ReflectorPositions()
-    positions.event("7")
-    positions.bookmark("")
+    positions.reach("7")
+    positions.reach("")
     assert positions.reached == 7
 
 
@@ -42,25 +19,25 @@ async def test_waiting_ends_when_the_version_is_reached_and_not_before():
     positions = ReflectorPositions()
     early, late = asyncio.create_task(positions.wait("10")), asyncio.create_task(positions.wait("20"))
     await asyncio.sleep(0)
-    positions.event("10")
+    positions.reach("10")
     await early
     assert not late.done()
-    positions.bookmark("25")
+    positions.reach("25")
     await late
 
 
 async def test_waiting_for_what_has_been_reached_ends_at_once():
     positions = ReflectorPositions()
-    positions.listed("10", newest_object=3)
+    positions.listed("10")
     await asyncio.wait_for(positions.wait("10"), timeout=1)
 
 
 async def test_waiting_for_a_version_of_a_store_that_is_gone_ends_with_an_error():
     positions = ReflectorPositions()
-    positions.listed("100", newest_object=90)
+    positions.listed("100")
     waits = asyncio.create_task(positions.wait("110"))
     await asyncio.sleep(0)
-    positions.listed("50", newest_object=40)
+    positions.listed("50")
     with pytest.raises(OlderStoreError, match="the API server has an older store: resourceVersion 50 after 100"):
         await waits
     await positions.wait("45")
@@ -72,7 +49,7 @@ async def test_who_gave_up_waiting_is_in_nobodys_way():
     await asyncio.sleep(0)
     gave_up.cancel()
     await asyncio.sleep(0)
-    positions.event("10")
+    positions.reach("10")
     await waits
 
 

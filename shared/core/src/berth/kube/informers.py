@@ -14,9 +14,8 @@ import heapq
 import itertools
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
-from enum import StrEnum
 from http import HTTPStatus
 from typing import Any, Final, Generic
 
@@ -44,41 +43,34 @@ from berth.kube.listwatch import (
 )
 from berth.log import get_logger
 
+log = get_logger()
+
 
 class OlderStoreError(TemporaryError):
     """The API server's store was restored: what was read and awaited of the former one may never come."""
 
 
 class ReflectorPositions:
-    """Two resourceVersions: of the complete state passed on, and of its newest object or event.
-
-    A LIST or a bookmark moves only the first. A conflict names the second, because another reader reaches the first of
-    a kind without changes only by its next bookmark.
-    """
+    """How far a kind was passed on, by resourceVersion, and who waits for it."""
 
     def __init__(self) -> None:
-        # Every event up to this version was passed on: the highest of LIST, bookmark, object and event.
-        self.reached = 0
-        # The highest resourceVersion of an object or event passed on.
-        self.newest_object = 0
+        self.reached = 0  # Every event up to this version was passed on: the highest of LIST, bookmark and event.
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
         self._order = itertools.count()
 
-    def listed(self, version: str, newest_object: int) -> None:
+    def listed(self, version: str) -> None:
         """A LIST was passed on. A lower version means an older store of the API server."""
         before, self.reached = self.reached, version_number(version)
-        self.newest_object = min(max(self.newest_object, newest_object), self.reached)
         self._wake()
         if self.reached < before:
             self._fail(f"the API server has an older store: resourceVersion {self.reached} after {before}")
 
-    def event(self, version: str) -> None:
+    def reach(self, version: str) -> None:
+        """An event or bookmark was passed on."""
         position = version_number(version)
-        self.newest_object = max(self.newest_object, position)
-        self._reach(position)
-
-    def bookmark(self, version: str) -> None:
-        self._reach(version_number(version))
+        if position > self.reached:
+            self.reached = position
+            self._wake()
 
     async def wait(self, version: str) -> None:
         """Wait until every event up to this version was passed on.
@@ -94,11 +86,6 @@ class ReflectorPositions:
         heapq.heappush(self._waiting, (wanted, next(self._order), waiter))
         await waiter
 
-    def _reach(self, position: int) -> None:
-        if position > self.reached:
-            self.reached = position
-            self._wake()
-
     def _wake(self) -> None:
         while self._waiting and self._waiting[0][0] <= self.reached:
             waiter = heapq.heappop(self._waiting)[2]
@@ -110,9 +97,6 @@ class ReflectorPositions:
         for *_, waiter in waiting:
             if not waiter.done():
                 waiter.set_exception(OlderStoreError(problem))
-
-
-log = get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,22 +125,6 @@ LONGEST_RETRY_AFTER = timedelta(minutes=1)
 
 # resourceVersion of a kind that is not served.
 _NEVER: Final = "0"
-
-
-class ReflectorPhase(StrEnum):
-    LISTING = "listing"
-    WATCHING = "watching"
-    PAUSING = "pausing"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReflectorStatus:
-    phase: ReflectorPhase = ReflectorPhase.LISTING
-    listed: bool = False  # Whether a complete LIST was passed on.
-    last_contact: float | None = None  # When the last request succeeded, by the reflector's clock.
-    last_error: str | None = None  # One sentence; None once the API server has answered again.
-    failures: int = 0  # Since the last success.
-    unread: str = ""  # Why an optional kind cannot be read.
 
 
 class _ExpiredError(TemporaryError):
@@ -218,8 +186,7 @@ class Reflector(Generic[T]):
         self._backoff = Backoff(initial=self._settings.first_pause, maximum=self._settings.longest_pause)
         self._failures = 0
         self._positions = ReflectorPositions()
-        self._status = ReflectorStatus()
-        self._last_contact: float | None = None
+        self.last_error: str | None = None  # One sentence; None once the API server has answered again.
         self._current_at: float | None = None
         self._version: str | None = None  # resourceVersion of the next watch; None: list first.
 
@@ -227,21 +194,12 @@ class Reflector(Generic[T]):
     def kind(self) -> str:
         return self._kind.name
 
-    @property
-    def status(self) -> ReflectorStatus:
-        return replace(self._status, last_contact=self._last_contact)
-
     def age(self) -> float | None:
         """Seconds since the state was last known to be current: the start of the LIST, or data of the watch.
 
         ``None`` before the first LIST.
         """
         return None if self._current_at is None else self._clock.now() - self._current_at
-
-    @property
-    def newest_object_version(self) -> int:
-        """The highest resourceVersion of an object or event passed on, not of a LIST or bookmark; 0 at first."""
-        return self._positions.newest_object
 
     @property
     def version(self) -> int:
@@ -278,7 +236,6 @@ class Reflector(Generic[T]):
                 await self._pause(exc)
 
     async def _list(self) -> None:
-        self._status = replace(self._status, phase=ReflectorPhase.LISTING)
         began = self._clock.now()
         found = await self._list_served()
         version, self._was_served = found.resource_version, True
@@ -286,8 +243,7 @@ class Reflector(Generic[T]):
         for thing in found.undecodable:
             self._sink(thing)
         self._version = version
-        self._positions.listed(version, found.newest_object)
-        self._status = replace(self._status, listed=True)
+        self._positions.listed(version)
         self._current_at = began
         self._contact()
 
@@ -316,7 +272,6 @@ class Reflector(Generic[T]):
 
     def _be_without(self, reason: str) -> None:
         """Nothing waits for the kind, until it can be listed and watched."""
-        self._status = replace(self._status, unread=reason, phase=ReflectorPhase.PAUSING)
         self._sink(Current(kind=self.kind, resource_version=_NEVER, unread=reason))
 
     async def _watch(self) -> None:
@@ -330,7 +285,6 @@ class Reflector(Generic[T]):
                 raise _RelistError(f"watching {self.kind!r}: the API server no longer serves {self._kind.api_version}")
             if stream.status != HTTPStatus.OK:
                 raise await _refusal(self.kind, stream)
-            self._status = replace(self._status, phase=ReflectorPhase.WATCHING, unread="")
             self._contact()
             self._sink(Current(kind=self.kind, resource_version=version))
             await self._follow(stream, watch)
@@ -363,13 +317,9 @@ class Reflector(Generic[T]):
     def _hand_on(self, event: ReflectorEvent[T]) -> None:
         self._sink(event)
         version = _version_of(event)
-        if not version:
-            return
-        self._version = version
-        if isinstance(event, Current):
-            self._positions.bookmark(version)
-        else:
-            self._positions.event(version)
+        if version:
+            self._version = version
+            self._positions.reach(version)
 
     async def _ended(self, watch: _Watch) -> None:
         if not watch.gave_something and self._clock.now() - watch.began < SHORTEST_USEFUL_WATCH.total_seconds():
@@ -385,9 +335,8 @@ class Reflector(Generic[T]):
             raise _RelistError(f"watching {self.kind!r}: the API server is at {present}, before {self.version}")
 
     def _contact(self) -> None:
-        self._last_contact = self._clock.now()
-        if self._status.failures:
-            self._status = replace(self._status, last_error=None, failures=0)
+        if self.last_error is not None:
+            self.last_error = None
             self._failure_log.recovered(self._kind)
 
     async def _pause(self, exc: BerthError) -> None:
@@ -406,10 +355,10 @@ class Reflector(Generic[T]):
         await self._clock.sleep(pause)
 
     def _failed(self, exc: BerthError) -> None:
-        error, status = str(exc), self._status
-        if error != status.last_error:
+        error = str(exc)
+        if error != self.last_error:
             self._failure_log.failed(self._kind, exc)
-        self._status = replace(status, phase=ReflectorPhase.PAUSING, last_error=error, failures=status.failures + 1)
+        self.last_error = error
 
 
 class FailureLog:

@@ -20,7 +20,7 @@ from berth.api.kinds import Kind
 from berth.api.meta import NAME_CHARACTERS, KubernetesObject, ObjectMeta
 from berth.api.pod import Pod, PodSpec, PodStatus
 from berth.api.trimming import readable_rest, trim, with_effective_requests, with_whole, without_unreadable
-from berth.decoding import MALFORMED, reason_of, version_number
+from berth.decoding import MALFORMED, reason_of
 from berth.errors import DecodeError
 from berth.kube.client import KubeClient
 from berth.kube.errors import refusal
@@ -333,7 +333,6 @@ class WholeList(Generic[T]):
     objects: list[T]
     undecodable: list[Undecodable]
     resource_version: str
-    newest_object: int  # The highest resourceVersion of an object.
     passed_on: int  # The first objects, this many, were passed to `on_part`.
 
 
@@ -389,7 +388,7 @@ class _Listing(Generic[T]):
         self._decoder = ObjectDecoder(kind)
         self._objects: list[T] = []
         self._undecodable: list[Undecodable] = []
-        self._newest = self._passed_on = 0
+        self._passed_on = 0
 
     async def read(self, params: Mapping[str, str]) -> WholeList[T]:
         body = await _fetch(self._client, self._kind, params)
@@ -419,9 +418,6 @@ class _Listing(Generic[T]):
             objects, undecodable = self._decoder.several(items[begin : begin + OBJECTS_IN_A_STEP])
             self._objects += objects
             self._undecodable += undecodable
-            versions = [thing.metadata.resource_version for thing in objects]
-            versions += [thing.resource_version for thing in undecodable]
-            self._newest = max(self._newest, *map(version_number, versions))
 
     def _pass_on(self) -> None:
         if self._on_part is not None and self._passed_on < len(self._objects):
@@ -433,7 +429,6 @@ class _Listing(Generic[T]):
             objects=self._objects,
             undecodable=self._undecodable,
             resource_version=resource_version,
-            newest_object=self._newest,
             passed_on=self._passed_on,
         )
 
