@@ -8,11 +8,12 @@ import pytest
 from berth.api.config.networktraffic import NetworkTrafficArgs
 from berth.api.config.nodeload.args import NodeLoadArgs
 from berth.api.meta import ObjectMeta
-from berth.api.node import NodeCondition, Taint
+from berth.api.node import Node, NodeCondition, Taint
 from berth.api.pod import (
     Affinity,
     ContainerPort,
     LabelSelector,
+    Pod,
     PodAffinity,
     PodAffinityTerm,
     Toleration,
@@ -121,444 +122,245 @@ HONORING_TAINTS = a_pod(
         msgspec.structs.replace(each, node_taints_policy="Honor") for each in SPREAD.spec.topology_spread_constraints
     ]
 )
+IN_ZONE_A = a_pod(node_selector={"zone": "a"})
+TWO_CPUS = pod_requesting(cpu="2")
+BOUND_WEB = bound(labels={"app": "web"})
 OTHER_NAMESPACE = msgspec.structs.replace(
-    bound(labels={"app": "web"}),
-    metadata=msgspec.structs.replace(bound(labels={"app": "web"}).metadata, namespace="elsewhere"),
+    BOUND_WEB,
+    metadata=msgspec.structs.replace(BOUND_WEB.metadata, namespace="elsewhere"),
 )
 
-NODE, POD = Resource.NODE, Resource.POD
-LABEL, TAINT = Action.UPDATE_NODE_LABEL, Action.UPDATE_NODE_TAINT
+RESOURCES = {Node: Resource.NODE, Pod: Resource.POD, Namespace: Resource.NAMESPACE}
+
+
+def changed(action: Action, old: object, new: object) -> tuple[ClusterEvent, object, object]:
+    """The event, and the object before and after."""
+    return ClusterEvent(RESOURCES[type(old or new)], action), old, new
+
+
+def added(new: object):
+    return changed(Action.ADD, None, new)
+
+
+def deleted(old: object):
+    return changed(Action.DELETE, old, None)
+
+
+def relabelled(old: Node, new: Node):
+    return changed(Action.UPDATE_NODE_LABEL, old, new)
+
+
+def retainted(old: Node, new: Node):
+    return changed(Action.UPDATE_NODE_TAINT, old, new)
 
 
 @pytest.mark.parametrize(
-    ("plugin", "pod", "resource", "action", "old", "new", "helps"),
+    ("plugin", "pod", "change", "helps"),
     [
         pytest.param(
             "NodeUnschedulable",
             a_pod(),
-            NODE,
-            Action.UPDATE_NODE_ALLOCATABLE,
-            None,
-            a_node("n"),
+            changed(Action.UPDATE_NODE_ALLOCATABLE, None, a_node("n")),
             False,
             id="more allocatable on a node",
         ),
-        pytest.param("NodeUnschedulable", a_pod(), POD, Action.DELETE, bound(), None, False, id="a pod goes"),
+        pytest.param("NodeUnschedulable", a_pod(), deleted(bound()), False, id="a pod goes"),
         pytest.param(
-            "NodeName", a_pod(node_name="n"), NODE, LABEL, a_node("n"), a_node("n"), False, id="the node is changed"
+            "NodeName", a_pod(node_name="n"), relabelled(a_node("n"), a_node("n")), False, id="the node is changed"
         ),
-        pytest.param(
-            "TaintToleration", GPU_USER, NODE, Action.ADD, None, TAINTED, True, id="a taint that it tolerates"
-        ),
+        pytest.param("TaintToleration", GPU_USER, added(TAINTED), True, id="a taint that it tolerates"),
+        pytest.param("TaintToleration", GPU_USER, added(OTHER_TAINT), False, id="a taint that it does not tolerate"),
+        pytest.param("TaintToleration", a_pod(), added(MILD), True, id="a mild taint"),
+        pytest.param("TaintToleration", a_pod(), retainted(TAINTED, OTHER_TAINT), False, id="one taint for another"),
         pytest.param(
             "TaintToleration",
             GPU_USER,
-            NODE,
-            Action.ADD,
-            None,
-            OTHER_TAINT,
-            False,
-            id="a taint that it does not tolerate",
-        ),
-        pytest.param("TaintToleration", a_pod(), NODE, Action.ADD, None, MILD, True, id="a mild taint"),
-        pytest.param("TaintToleration", a_pod(), NODE, TAINT, TAINTED, OTHER_TAINT, False, id="one taint for another"),
-        pytest.param(
-            "TaintToleration",
-            GPU_USER,
-            NODE,
-            TAINT,
-            OTHER_TAINT,
-            TAINTED,
+            retainted(OTHER_TAINT, TAINTED),
             True,
             id="the taint becomes one that it tolerates",
         ),
         pytest.param(
-            "TaintToleration", a_pod(), NODE, LABEL, TAINTED, a_node("n"), False, id="a label of a tainted node"
+            "TaintToleration", a_pod(), relabelled(TAINTED, a_node("n")), False, id="a label of a tainted node"
         ),
+        pytest.param("NodeAffinity", IN_ZONE_A, relabelled(zoned("b"), zoned("a")), True, id="the node comes to match"),
         pytest.param(
-            "NodeAffinity",
-            a_pod(node_selector={"zone": "a"}),
-            NODE,
-            LABEL,
-            zoned("b"),
-            zoned("a"),
-            True,
-            id="the node comes to match",
+            "NodeAffinity", IN_ZONE_A, relabelled(zoned("a"), zoned("b")), False, id="the node matches no more"
         ),
+        pytest.param("NodeAffinity", IN_ZONE_A, retainted(zoned("b"), zoned("a")), False, id="a taint of the node"),
         pytest.param(
-            "NodeAffinity",
-            a_pod(node_selector={"zone": "a"}),
-            NODE,
-            LABEL,
-            zoned("a"),
-            zoned("b"),
-            False,
-            id="the node matches no more",
+            "NodePorts", taking(80), deleted(taking(80, "o", node_name="n0")), True, id="who has the port goes"
         ),
+        pytest.param("NodePorts", taking(80), deleted(taking(80, "o")), False, id="who has the port was on no node"),
         pytest.param(
-            "NodeAffinity",
-            a_pod(node_selector={"zone": "a"}),
-            NODE,
-            TAINT,
-            zoned("b"),
-            zoned("a"),
-            False,
-            id="a taint of the node",
+            "NodePorts", taking(80), deleted(taking(81, "o", node_name="n0")), False, id="who has another port goes"
         ),
-        pytest.param(
-            "NodePorts",
-            taking(80),
-            POD,
-            Action.DELETE,
-            taking(80, "o", node_name="n0"),
-            None,
-            True,
-            id="who has the port goes",
-        ),
-        pytest.param(
-            "NodePorts",
-            taking(80),
-            POD,
-            Action.DELETE,
-            taking(80, "o"),
-            None,
-            False,
-            id="who has the port was on no node",
-        ),
-        pytest.param(
-            "NodePorts",
-            taking(80),
-            POD,
-            Action.DELETE,
-            taking(81, "o", node_name="n0"),
-            None,
-            False,
-            id="who has another port goes",
-        ),
-        pytest.param("NodePorts", taking(80), NODE, Action.ADD, None, a_node("n"), True, id="a node for any port"),
-        pytest.param("NodePorts", taking(80), NODE, LABEL, zoned("a"), zoned("b"), False, id="a label of a node"),
+        pytest.param("NodePorts", taking(80), added(a_node("n")), True, id="a node for any port"),
+        pytest.param("NodePorts", taking(80), relabelled(zoned("a"), zoned("b")), False, id="a label of a node"),
+        pytest.param("NodeResourcesFit", TWO_CPUS, deleted(bound()), True, id="a pod of a node goes"),
+        pytest.param("NodeResourcesFit", TWO_CPUS, deleted(a_pod("waiting")), False, id="a pod of no node goes"),
+        pytest.param("NodeResourcesFit", TWO_CPUS, added(a_node("n", cpu="1")), False, id="a node that is too small"),
+        pytest.param("NodeResourcesFit", TWO_CPUS, added(a_node("n", pods="0")), False, id="a node for no pods"),
         pytest.param(
             "NodeResourcesFit",
-            pod_requesting(cpu="2"),
-            POD,
-            Action.DELETE,
-            bound(),
-            None,
-            True,
-            id="a pod of a node goes",
-        ),
-        pytest.param(
-            "NodeResourcesFit",
-            pod_requesting(cpu="2"),
-            POD,
-            Action.DELETE,
-            a_pod("waiting"),
-            None,
-            False,
-            id="a pod of no node goes",
-        ),
-        pytest.param(
-            "NodeResourcesFit",
-            pod_requesting(cpu="2"),
-            NODE,
-            Action.ADD,
-            None,
-            a_node("n", cpu="1"),
-            False,
-            id="a node that is too small",
-        ),
-        pytest.param(
-            "NodeResourcesFit",
-            pod_requesting(cpu="2"),
-            NODE,
-            Action.ADD,
-            None,
-            a_node("n", pods="0"),
-            False,
-            id="a node for no pods",
-        ),
-        pytest.param(
-            "NodeResourcesFit",
-            pod_requesting(cpu="2"),
-            NODE,
-            LABEL,
-            zoned("a"),
-            zoned("b"),
+            TWO_CPUS,
+            relabelled(zoned("a"), zoned("b")),
             False,
             id="a node label frees no resources",
         ),
-        pytest.param("PodTopologySpread", SPREAD, NODE, Action.ADD, None, zoned("a"), True, id="a node of a zone"),
-        pytest.param("PodTopologySpread", SPREAD, NODE, Action.ADD, None, zoned(None), False, id="a node of no zone"),
+        pytest.param("PodTopologySpread", SPREAD, added(zoned("a")), True, id="a node of a zone"),
+        pytest.param("PodTopologySpread", SPREAD, added(zoned(None)), False, id="a node of no zone"),
+        pytest.param("PodTopologySpread", SPREAD, deleted(zoned("a")), True, id="a node of a zone goes"),
         pytest.param(
-            "PodTopologySpread", SPREAD, NODE, Action.DELETE, zoned("a"), None, True, id="a node of a zone goes"
-        ),
-        pytest.param(
-            "PodTopologySpread", SPREAD, NODE, LABEL, zoned("a"), zoned("b"), True, id="a node comes to another zone"
+            "PodTopologySpread", SPREAD, relabelled(zoned("a"), zoned("b")), True, id="a node comes to another zone"
         ),
         pytest.param(
             "PodTopologySpread",
             SPREAD,
-            NODE,
-            LABEL,
-            zoned(None),
-            zoned(None, "n", cpu="9"),
+            relabelled(zoned(None), zoned(None, "n", cpu="9")),
             False,
             id="a node of no zone grows",
         ),
         pytest.param(
-            "PodTopologySpread", SPREAD, NODE, TAINT, zoned("a", unschedulable=True), zoned("a"), False, id="uncordoned"
+            "PodTopologySpread", SPREAD, retainted(zoned("a", unschedulable=True), zoned("a")), False, id="uncordoned"
         ),
         pytest.param(
             "PodTopologySpread",
             HONORING_TAINTS,
-            NODE,
-            TAINT,
-            zoned("a", unschedulable=True),
-            zoned("a"),
+            retainted(zoned("a", unschedulable=True), zoned("a")),
             True,
             id="uncordoned, where the constraint honors taints",
         ),
         pytest.param(
             "PodTopologySpread",
             ON_SSD,
-            NODE,
-            LABEL,
-            zoned("a"),
-            a_node("n", labels={"zone": "a", "disk": "ssd"}),
+            relabelled(zoned("a"), a_node("n", labels={"zone": "a", "disk": "ssd"})),
             True,
             id="a node comes to count by the pod's node selector",
         ),
         pytest.param(
             "PodTopologySpread",
             SPREAD,
-            POD,
-            Action.UPDATE_POD_TERMINATING,
-            bound(labels={"app": "web"}),
-            bound(labels={"app": "web"}, metadata={"deletion_timestamp": "2026-01-01T00:00:00Z"}),
+            changed(
+                Action.UPDATE_POD_TERMINATING,
+                BOUND_WEB,
+                bound(labels={"app": "web"}, metadata={"deletion_timestamp": "2026-01-01T00:00:00Z"}),
+            ),
             True,
             id="one of its kind begins to terminate",
         ),
+        pytest.param("PodTopologySpread", SPREAD, deleted(BOUND_WEB), True, id="one of its kind goes"),
         pytest.param(
-            "PodTopologySpread",
-            SPREAD,
-            POD,
-            Action.DELETE,
-            bound(labels={"app": "web"}),
-            None,
-            True,
-            id="one of its kind goes",
+            "PodTopologySpread", SPREAD, deleted(bound(labels={"app": "db"})), False, id="one of another kind goes"
         ),
+        pytest.param("PodTopologySpread", SPREAD, added(OTHER_NAMESPACE), False, id="one of another namespace comes"),
         pytest.param(
-            "PodTopologySpread",
-            SPREAD,
-            POD,
-            Action.DELETE,
-            bound(labels={"app": "db"}),
-            None,
-            False,
-            id="one of another kind goes",
-        ),
-        pytest.param(
-            "PodTopologySpread",
-            SPREAD,
-            POD,
-            Action.ADD,
-            None,
-            OTHER_NAMESPACE,
-            False,
-            id="one of another namespace comes",
-        ),
-        pytest.param(
-            "InterPodAffinity", TOGETHER, NODE, LABEL, zoned(None), zoned("a"), True, id="a node comes to a zone"
+            "InterPodAffinity", TOGETHER, relabelled(zoned(None), zoned("a")), True, id="a node comes to a zone"
         ),
         pytest.param(
             "InterPodAffinity",
             TOGETHER,
-            NODE,
-            LABEL,
-            zoned("a"),
-            zoned(None),
+            relabelled(zoned("a"), zoned(None)),
             True,
             id="a node leaves its zone, which an existing pod may keep from this one",
         ),
-        pytest.param(
-            "InterPodAffinity", APART, NODE, Action.DELETE, zoned("a"), None, True, id="a node goes with its pods"
-        ),
+        pytest.param("InterPodAffinity", APART, deleted(zoned("a")), True, id="a node goes with its pods"),
         pytest.param(
             "InterPodAffinity",
             TOGETHER_WITH_ITSELF,
-            POD,
-            Action.DELETE,
-            bound(labels={"app": "web"}),
-            None,
+            deleted(BOUND_WEB),
             True,
             id="the last of its kind goes: it may be the first anywhere",
         ),
-        pytest.param(
-            "InterPodAffinity",
-            TOGETHER,
-            POD,
-            Action.DELETE,
-            bound(labels={"app": "web"}),
-            None,
-            False,
-            id="one that it wants to be with goes",
-        ),
+        pytest.param("InterPodAffinity", TOGETHER, deleted(BOUND_WEB), False, id="one that it wants to be with goes"),
         pytest.param(
             "InterPodAffinity",
             APART,
-            NODE,
-            LABEL,
-            zoned("a"),
-            zoned(None),
+            relabelled(zoned("a"), zoned(None)),
             True,
             id="a node leaves the zone to be avoided",
         ),
         pytest.param(
             "InterPodAffinity",
             APART,
-            NODE,
-            LABEL,
-            zoned(None),
-            zoned("a"),
+            relabelled(zoned(None), zoned("a")),
             False,
             id="a node comes to a zone that may be avoided",
         ),
-        pytest.param(
-            "InterPodAffinity", APART, NODE, Action.ADD, None, zoned(None), True, id="a node outside all zones"
-        ),
-        pytest.param(
-            "InterPodAffinity",
-            a_pod(),
-            NODE,
-            Action.ADD,
-            None,
-            zoned("a"),
-            True,
-            id="a node, for a pod without requests",
-        ),
+        pytest.param("InterPodAffinity", APART, added(zoned(None)), True, id="a node outside all zones"),
+        pytest.param("InterPodAffinity", a_pod(), added(zoned("a")), True, id="a node, for a pod without requests"),
         pytest.param(
             "InterPodAffinity",
             a_pod(),
-            NODE,
-            TAINT,
-            TAINTED,
-            a_node("n"),
+            retainted(TAINTED, a_node("n")),
             False,
             id="a taint changes nothing between pods",
         ),
         pytest.param(
             "InterPodAffinity",
             TOGETHER,
-            Resource.NAMESPACE,
-            Action.UPDATE,
-            a_namespace("other", team="x"),
-            a_namespace("other"),
+            changed(Action.UPDATE, a_namespace("other", team="x"), a_namespace("other")),
             False,
             id="a namespace that no term looks at",
         ),
         pytest.param(
             "InterPodAffinity",
             a_pod(),
-            Resource.NAMESPACE,
-            Action.UPDATE,
-            a_namespace("default", team="x"),
-            a_namespace("default"),
+            changed(Action.UPDATE, a_namespace("default", team="x"), a_namespace("default")),
             True,
             id="its own namespace, which an existing pod's anti-affinity may select no more",
         ),
         pytest.param(
             "InterPodAffinity",
             a_pod(),
-            Resource.NAMESPACE,
-            Action.UPDATE,
-            a_namespace("default", team="x"),
-            a_namespace("default", team="x"),
+            changed(Action.UPDATE, a_namespace("default", team="x"), a_namespace("default", team="x")),
             False,
             id="its own namespace, with the same labels",
         ),
         pytest.param(
             "InterPodAffinity",
             TOGETHER_IN_TEAM,
-            Resource.NAMESPACE,
-            Action.UPDATE,
-            a_namespace("other"),
-            a_namespace("other", team="x"),
+            changed(Action.UPDATE, a_namespace("other"), a_namespace("other", team="x")),
             True,
             id="a namespace that a term may select now",
         ),
         pytest.param(
-            "InterPodAffinity",
-            TOGETHER,
-            POD,
-            Action.ADD,
-            None,
-            OTHER_NAMESPACE,
-            False,
-            id="one of a namespace that is not meant",
+            "InterPodAffinity", TOGETHER, added(OTHER_NAMESPACE), False, id="one of a namespace that is not meant"
         ),
-        pytest.param(
-            "InterPodAffinity",
-            TOGETHER_ANYWHERE,
-            POD,
-            Action.ADD,
-            None,
-            OTHER_NAMESPACE,
-            True,
-            id="one of any namespace",
-        ),
+        pytest.param("InterPodAffinity", TOGETHER_ANYWHERE, added(OTHER_NAMESPACE), True, id="one of any namespace"),
         pytest.param(
             "NodeReady",
             a_pod(),
-            NODE,
-            Action.UPDATE_NODE_CONDITION,
-            conditioned("False"),
-            conditioned("True"),
+            changed(Action.UPDATE_NODE_CONDITION, conditioned("False"), conditioned("True")),
             True,
             id="ready",
         ),
-        pytest.param("NodeReady", a_pod(), NODE, Action.ADD, None, conditioned("False"), False, id="not ready"),
+        pytest.param("NodeReady", a_pod(), added(conditioned("False")), False, id="not ready"),
+        pytest.param("NodeFilterLabel", a_pod(), added(zoned("a")), False, id="a node without the label"),
         pytest.param(
-            "NodeFilterLabel", a_pod(), NODE, Action.ADD, None, zoned("a"), False, id="a node without the label"
-        ),
-        pytest.param(
-            "NodeFilterLabel",
-            a_pod(),
-            NODE,
-            Action.ADD,
-            None,
-            a_node("n", labels={"cpu": "true"}),
-            True,
-            id="a node with the label",
+            "NodeFilterLabel", a_pod(), added(a_node("n", labels={"cpu": "true"})), True, id="a node with the label"
         ),
         pytest.param(
             "SchedulingGates",
             a_pod(),
-            POD,
-            Action.UPDATE_POD_LABEL,
-            a_pod(),
-            a_pod(),
+            changed(Action.UPDATE_POD_LABEL, a_pod(), a_pod()),
             False,
             id="its labels, while it has gates",
         ),
-        pytest.param(
-            "TenantSpread", a_pod(), NODE, Action.ADD, None, a_node("n"), False, id="a node, for a pod without a tenant"
-        ),
+        pytest.param("TenantSpread", a_pod(), added(a_node("n")), False, id="a node, for a pod without a tenant"),
     ],
 )
-def test_queueing_hints_match_events_that_help(plugin, pod, resource, action, old, new, helps):
-    profile = profile_of(made(plugin)) if plugin != "SchedulingGates" else None
-    event = ClusterEvent(resource, action)
-    if profile is None:
+def test_queueing_hints_match_events_that_help(plugin, pod, change, helps):
+    event, old, new = change
+    if plugin == "SchedulingGates":
         assert any(hint.event.matches(event) for hint in made(plugin).events()) is helps
     else:
-        assert may_help(profile, [plugin], event, pod, old, new) is helps
+        assert may_help(profile_of(made(plugin)), [plugin], event, pod, old, new) is helps
 
 
 def test_an_event_that_helps_one_of_several_plugins_requeues():
     profile = profile_of(made("TaintToleration"), made("NodeResourcesFit"))
-    added = ClusterEvent(NODE, Action.ADD)
+    added = ClusterEvent(Resource.NODE, Action.ADD)
     both = ["TaintToleration", "NodeResourcesFit"]
-    assert may_help(profile, both, added, pod_requesting(cpu="2"), None, TAINTED)
-    assert not may_help(profile, ["TaintToleration"], added, pod_requesting(cpu="2"), None, TAINTED)
-    assert not may_help(profile, both, ClusterEvent(POD, Action.ADD), pod_requesting(cpu="2"), None, bound())
+    assert may_help(profile, both, added, TWO_CPUS, None, TAINTED)
+    assert not may_help(profile, ["TaintToleration"], added, TWO_CPUS, None, TAINTED)
+    assert not may_help(profile, both, ClusterEvent(Resource.POD, Action.ADD), TWO_CPUS, None, bound())
