@@ -13,7 +13,7 @@ from berth.api.config.networktraffic import NetworkTrafficArgs, query_of
 from harness.plugins.left_out import require
 from harness.servers.child_processes import free_ports
 from harness.servers.docker_engine import compose_image
-from harness.servers.exporter import Exporter
+from harness.servers.exporter import Exporter, exporting
 from harness.servers.prometheus_container import prometheus_container
 from harness.worlds.collector_world import collecting, node_at
 
@@ -40,9 +40,7 @@ async def test_samples_equal_the_exporters_rates(image: str, tmp_path: Path):
         for number, (name, rate) in enumerate(RATES.items(), start=2)
     ]
     async with AsyncExitStack() as stack:
-        for exporter in made:
-            await exporter.start()
-            stack.push_async_callback(exporter.stop)
+        await stack.enter_async_context(exporting(*made))
         targets = [exporter.instance for exporter in made]
         url = stack.enter_context(prometheus_container(image, tmp_path / "prometheus", targets))
         query = query_of(NetworkTrafficArgs(url=url, devices=["eth0"], range=RANGE))

@@ -17,7 +17,7 @@ from berth_metrics_collector.queries import ScrapeSeconds, traffic_queries
 from berth_sim.cluster import SimulatedCluster
 from berth_sim.nodes import node_manifests
 from harness.servers.child_processes import free_ports
-from harness.servers.exporter import Exporter
+from harness.servers.exporter import Exporter, exporting
 from harness.servers.prometheus_server import prometheus_server
 from harness.worlds.cluster_user import cluster_user, eventually
 from harness.worlds.pipeline import BerthUp, berth_up
@@ -54,9 +54,7 @@ async def test_500_pods_between_two_samples_overload_no_node(tmp_path, monkeypat
     monkeypatch.setenv("BERTH_COLLECTOR_INTERVAL", "120s")  # one poll at the start, none during the burst
     async with AsyncExitStack() as stack:
         server = stack.enter_context(prometheus_server(tmp_path / "prometheus"))
-        for exporter in made:
-            await exporter.start()
-            stack.push_async_callback(exporter.stop)
+        await stack.enter_async_context(exporting(*made))
         server.scrape(*(exporter.instance for exporter in made))
         await until_scraped_for_the_whole_range(server.url, NODES)
         cluster = await stack.enter_async_context(SimulatedCluster(nodes=nodes))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
 from aiohttp import web
@@ -105,3 +107,13 @@ class Exporter:
             if self.speed is not None:
                 lines.append(f'node_network_speed_bytes{{device="{device}"}} {self.speed:.0f}')
         return lines
+
+
+@asynccontextmanager
+async def exporting(*exporters: Exporter) -> AsyncIterator[None]:
+    """All of them listen."""
+    async with AsyncExitStack() as stack:
+        for exporter in exporters:
+            await exporter.start()
+            stack.push_async_callback(exporter.stop)
+        yield

@@ -21,7 +21,7 @@ from berth_metrics_collector.queries import ScrapeSeconds, usage_queries
 from berth_sim.cluster import SimulatedCluster
 from berth_sim.nodes import node_manifest
 from harness.servers.child_processes import free_ports
-from harness.servers.exporter import Exporter
+from harness.servers.exporter import Exporter, exporting
 from harness.servers.prometheus_server import prometheus_server
 from harness.worlds.cluster_user import ClusterUser, cluster_user
 from harness.worlds.herd import CORES, REQUEST, SCRAPE_SECONDS, WINDOW_SECONDS, Herd, Outcome, by_node_load
@@ -42,9 +42,7 @@ async def on_prometheus(herd: Herd, scorers: int, folder: Path) -> Outcome:
     ]
     async with AsyncExitStack() as stack:
         server = stack.enter_context(prometheus_server(folder / "prometheus", interval=f"{SCRAPE_SECONDS:g}s"))
-        for exporter in exporters:
-            await exporter.start()
-            stack.push_async_callback(exporter.stop)
+        await stack.enter_async_context(exporting(*exporters))
         server.scrape(*(exporter.instance for exporter in exporters))
         nodes = [node_manifest(f"node-{number}", cpu=str(CORES), memory="64Gi") for number in range(herd.nodes)]
         cluster = await stack.enter_async_context(SimulatedCluster(nodes=nodes))

@@ -19,7 +19,7 @@ import aiohttp
 from berth_sim.cluster import SimulatedCluster
 from berth_sim.nodes import node_manifests
 from harness.servers.child_processes import free_ports
-from harness.servers.exporter import Exporter
+from harness.servers.exporter import Exporter, exporting
 from harness.servers.extender import recording_extender
 from harness.servers.prometheus_server import PrometheusServer, prometheus_server
 from harness.worlds.cluster_user import ClusterUser, cluster_user
@@ -98,9 +98,7 @@ async def monitored_pipeline(folder: Path) -> AsyncIterator[Monitored]:
     ]
     async with AsyncExitStack() as stack:
         server = stack.enter_context(prometheus_server(folder / "prometheus", hurried_rules(folder)))
-        for exporter in exporters:
-            await exporter.start()
-            stack.push_async_callback(exporter.stop)
+        await stack.enter_async_context(exporting(*exporters))
         server.scrape(*(exporter.instance for exporter in exporters))
         cluster = await stack.enter_async_context(SimulatedCluster(nodes=nodes))
         config = folder / "config.yaml"

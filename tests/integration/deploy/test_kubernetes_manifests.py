@@ -332,12 +332,9 @@ def test_each_service_has_a_nats_user_of_its_own(name: str):
     assert users == {**four, **collector}
 
 
-def test_the_console_may_only_look_and_nobody_reaches_it_unasked():
-    objects = overlay("console")
-    spec = named(objects, "Deployment", "berth-console")["spec"]["template"]["spec"]
+def assert_has_no_rights(spec: Object, objects: tuple[Object, ...]) -> None:
+    """Neither on its machine nor at the API server; it has an account of its own."""
     (container,) = spec["containers"]
-    assert variables_of(container)["BERTH_NATS_USER"] == "people"
-    assert "--token-file" in container["args"]
     assert not spec["automountServiceAccountToken"]
     assert spec["securityContext"]["runAsNonRoot"]
     assert container["securityContext"] == {
@@ -345,12 +342,21 @@ def test_the_console_may_only_look_and_nobody_reaches_it_unasked():
         "readOnlyRootFilesystem": True,
         "capabilities": {"drop": ["ALL"]},
     }
-    policy = named(objects, "NetworkPolicy", "berth-console")["spec"]
-    (rule,) = policy["ingress"]
-    assert rule["from"] == [{"namespaceSelector": {"matchLabels": {"berth-console": "allowed"}}}]
     account = f"ServiceAccount/{spec['serviceAccountName']}"
     assert account in map(name_of, objects)
     assert not any(account.partition("/")[2] in who for who in bound(objects).values())
+
+
+def test_the_console_may_only_look_and_nobody_reaches_it_unasked():
+    objects = overlay("console")
+    spec = named(objects, "Deployment", "berth-console")["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    assert variables_of(container)["BERTH_NATS_USER"] == "people"
+    assert "--token-file" in container["args"]
+    assert_has_no_rights(spec, objects)
+    policy = named(objects, "NetworkPolicy", "berth-console")["spec"]
+    (rule,) = policy["ingress"]
+    assert rule["from"] == [{"namespaceSelector": {"matchLabels": {"berth-console": "allowed"}}}]
 
 
 def test_a_collector_that_reads_metrics_reaches_the_api_server():
@@ -366,16 +372,7 @@ def test_a_shadow_has_no_rights_at_the_api_server_and_its_own_nats_user():
     told = variables_of(container)
     assert (told["BERTH_NATS_USER"], told["BERTH_NATS_INBOX_PREFIX"]) == ("shadow", "_INBOX_shadow")
     assert container["args"] == ["--shadow", "shadow"]
-    assert not spec["automountServiceAccountToken"]
-    assert spec["securityContext"]["runAsNonRoot"]
-    assert container["securityContext"] == {
-        "allowPrivilegeEscalation": False,
-        "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"]},
-    }
-    account = f"ServiceAccount/{spec['serviceAccountName']}"
-    assert account in map(name_of, objects)
-    assert not any(account.partition("/")[2] in who for who in bound(objects).values())
+    assert_has_no_rights(spec, objects)
     policy = named(objects, "NetworkPolicy", "berth")["spec"]
     assert policy["podSelector"]["matchLabels"] == {"app.kubernetes.io/name": "berth"}
     live, *others = (each for each in of_kind(objects, "ConfigMap") if "scheduler.yaml" in each["data"])
@@ -389,16 +386,7 @@ def test_a_recorder_may_only_look_and_writes_to_a_volume_of_its_own():
     (container,) = spec["containers"]
     told = variables_of(container)
     assert (told["BERTH_NATS_USER"], workload["replicas"]) == ("people", 1)
-    assert not spec["automountServiceAccountToken"]
-    assert spec["securityContext"]["runAsNonRoot"]
-    assert container["securityContext"] == {
-        "allowPrivilegeEscalation": False,
-        "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"]},
-    }
-    account = f"ServiceAccount/{spec['serviceAccountName']}"
-    assert account in map(name_of, objects)
-    assert not any(account.partition("/")[2] in who for who in bound(objects).values())
+    assert_has_no_rights(spec, objects)
     policies = of_kind(objects, "NetworkPolicy")
     labels = workload["template"]["metadata"]["labels"]
     allowed = [each["spec"] for each in policies if matches(each["spec"]["podSelector"], labels)]

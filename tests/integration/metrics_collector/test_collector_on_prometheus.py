@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 
@@ -17,29 +14,14 @@ from berth.plugins.networktraffic import NetworkTraffic
 from harness.builders.objects import a_pod, first_attempt
 from harness.builders.profiles import profile_of
 from harness.servers.child_processes import free_ports
-from harness.servers.exporter import Exporter
-from harness.servers.prometheus_server import PrometheusServer, prometheus_server
+from harness.servers.exporter import Exporter, exporting
+from harness.servers.prometheus_server import PrometheusServer
 from harness.worlds.collector_world import CollectorWorld, collecting, node_at
 
 pytestmark = [pytest.mark.requires("prometheus"), pytest.mark.timeout(180)]
 
 RANGE = timedelta(seconds=5)
 MEGA = 1e6
-
-
-@pytest.fixture
-def prometheus(tmp_path: Path):
-    with prometheus_server(tmp_path / "prometheus") as server:
-        yield server
-
-
-@asynccontextmanager
-async def exporting(*exporters: Exporter) -> AsyncIterator[None]:
-    async with AsyncExitStack() as stack:
-        for exporter in exporters:
-            await exporter.start()
-            stack.push_async_callback(exporter.stop)
-        yield
 
 
 def exporters(**rates: float) -> dict[str, Exporter]:

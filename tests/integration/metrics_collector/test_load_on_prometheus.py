@@ -4,38 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 
 from berth.api.config.nodeload.queries import LoadQuery
 from harness.servers.child_processes import free_ports
-from harness.servers.exporter import Exporter
-from harness.servers.prometheus_server import PrometheusServer, prometheus_server
+from harness.servers.exporter import Exporter, exporting
+from harness.servers.prometheus_server import PrometheusServer
 from harness.worlds.collector_world import CollectorWorld, by_prometheus, collecting, node_at
 
 pytestmark = [pytest.mark.requires("prometheus"), pytest.mark.timeout(180)]
 
 RANGE = timedelta(seconds=6)
 GIBI = 2.0**30
-
-
-@pytest.fixture
-def prometheus(tmp_path: Path) -> Iterator[PrometheusServer]:
-    with prometheus_server(tmp_path / "prometheus") as server:
-        yield server
-
-
-@asynccontextmanager
-async def exporting(*exporters: Exporter) -> AsyncIterator[None]:
-    async with AsyncExitStack() as stack:
-        for exporter in exporters:
-            await exporter.start()
-            stack.push_async_callback(exporter.stop)
-        yield
 
 
 def exporters(**cores: float) -> dict[str, Exporter]:
