@@ -255,7 +255,7 @@ class SimulatedClient(KubeClient):
 
         def fail(words: str) -> None:
             if not answer.done():
-                answer.set_exception(ApiUnreachableError(f"{method} {path}: {words}", maybe_sent=True))
+                answer.set_exception(ApiUnreachableError(f"{method} {path}: {words}"))
 
         def resolve(response: Response) -> None:
             if not answer.done():
@@ -428,4 +428,4 @@ class SimulatedStream:
                 finally:
                     timer.cancel()
                 if not self._lines and not self._is_over:
-                    raise ApiUnreachableError(f"watching {self._path}: no answer", maybe_sent=True)
+                    raise ApiUnreachableError(f"watching {self._path}: no answer")

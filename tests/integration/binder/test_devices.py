@@ -79,7 +79,7 @@ class WithoutBindings(KubeClient):
 
     async def request(self, method: str, path: str, **parts: Any) -> Any:
         if path.endswith("/binding"):
-            raise ApiUnreachableError("no answer", maybe_sent=False)
+            raise ApiUnreachableError("no answer")
         return await super().request(method, path, **parts)
 
 

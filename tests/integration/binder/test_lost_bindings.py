@@ -41,7 +41,7 @@ class LosingClient:
             self.kept = path, parts["body"]
             self.lost.set()
             await self.may_go_on.wait()
-            raise ApiUnreachableError("the answer is lost", maybe_sent=True)
+            raise ApiUnreachableError("the answer is lost")
         return await self._client.request(method, path, **parts)
 
 

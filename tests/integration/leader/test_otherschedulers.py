@@ -222,7 +222,7 @@ async def test_a_leader_goes_on_while_its_look_is_not_answered(started):
 
     def answer() -> Response:
         if not answers:
-            raise ApiUnreachableError("no answer", maybe_sent=True)
+            raise ApiUnreachableError("no answer")
         return answers.pop()
 
     watcher = started(looks_with=Answers(answer))

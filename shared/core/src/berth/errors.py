@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from datetime import timedelta
 
 
 class BerthError(Exception):
@@ -11,11 +10,7 @@ class BerthError(Exception):
 
 
 class TemporaryError(BerthError):
-    """A retry may succeed: the message is redelivered after ``retry_after``."""
-
-    def __init__(self, message: str, *, retry_after: timedelta = timedelta(seconds=1)) -> None:
-        super().__init__(message)
-        self.retry_after = retry_after
+    """A retry may succeed: the message is redelivered."""
 
 
 class PermanentError(BerthError):

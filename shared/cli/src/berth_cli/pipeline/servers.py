@@ -93,7 +93,7 @@ async def check_api(kubeconfig: Path) -> None:
             answer = await client.call("GET", "/version")
         except ApiUnreachableError as error:
             text = f"{error}: does it run, and is the server's address in the file right?"
-            raise ApiUnreachableError(text, maybe_sent=False) from error
+            raise ApiUnreachableError(text) from error
         if answer.status == HTTPStatus.UNAUTHORIZED:
             raise KubeconfigError(client.refused_credentials)
 

@@ -263,7 +263,7 @@ class KubeClient:
             status = answer.status
         except NoAnswerError as exc:
             text = f"{call.method} {self.server}{call.path}: {exc}"
-            raise ApiUnreachableError(text, maybe_sent=exc.maybe_sent) from exc
+            raise ApiUnreachableError(text) from exc
         finally:
             self._report(call.method, call.path, status, time.monotonic() - began)
         return answer
@@ -285,7 +285,7 @@ class KubeClient:
             status = answer.status
         except NoAnswerError as exc:
             text = f"{method} {self.server}{sent.path}: {exc}"
-            raise ApiUnreachableError(text, maybe_sent=exc.maybe_sent) from exc
+            raise ApiUnreachableError(text) from exc
         finally:
             self._report(method, sent.path, status, time.monotonic() - began)
         return answer
@@ -297,7 +297,7 @@ class KubeClient:
                 server = Server.of(self._credentials.access)
                 lines = server.shared + fields({"User-Agent": self._user_agent, **ACCEPTED, **headers})
             except ValueError as exc:
-                raise ApiUnreachableError(f"using the credentials for {self.server}: {exc}", maybe_sent=False) from exc
+                raise ApiUnreachableError(f"using the credentials for {self.server}: {exc}") from exc
             shared = self._shared = _Shared(headers=headers, server=server, lines=lines)
         return shared
 
@@ -359,7 +359,7 @@ class KubeClient:
             return await self._credentials.renew(refused)
         except KubeconfigError as exc:
             text = f"{method} {self.server}{path}: 401, and no other credentials: {exc}"
-            raise ApiUnreachableError(text, maybe_sent=False) from exc
+            raise ApiUnreachableError(text) from exc
 
     def _report(self, method: str, path: str, status: int, seconds: float) -> None:
         if self._listener is not None:
@@ -432,8 +432,7 @@ class _SilenceTimer:
 
 
 def _unreachable(where: str, exc: Exception, silence: float) -> ApiUnreachableError:
-    never_sent = isinstance(exc, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
-    return ApiUnreachableError(f"{where}: {_cause(exc, silence)}", maybe_sent=not never_sent)
+    return ApiUnreachableError(f"{where}: {_cause(exc, silence)}")
 
 
 def _cause(exc: Exception, silence: float) -> str:

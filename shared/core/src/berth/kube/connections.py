@@ -40,11 +40,7 @@ UNKNOWN_AUTHORITY: Final = ": the kubeconfig must have the authority of its cert
 
 
 class NoAnswerError(Exception):
-    """No complete answer. ``maybe_sent``: the server may have executed the request."""
-
-    def __init__(self, cause: str, *, maybe_sent: bool) -> None:
-        super().__init__(cause)
-        self.maybe_sent = maybe_sent
+    """No complete answer: the server may have executed the request."""
 
 
 class _StaleError(NoAnswerError):
@@ -161,12 +157,12 @@ class ConnectionPool:
                 self.release(connection)
             self._wake()
             if isinstance(exc, TimeoutError):
-                raise NoAnswerError(f"no free connection within {call.seconds:g} s", maybe_sent=False) from exc
+                raise NoAnswerError(f"no free connection within {call.seconds:g} s") from exc
             raise
 
     async def _connect(self, server: Server, call: Call, deadline: float) -> _Connection:
         if self._is_closed:
-            raise NoAnswerError("the client is closed", maybe_sent=False)
+            raise NoAnswerError("the client is closed")
         connection = _Connection(self, server, self._loop)
         self._connecting += 1
         try:
@@ -179,17 +175,17 @@ class ConnectionPool:
             connection.abort()
             seconds = min(CONNECT_SECONDS, call.seconds)
             cause = f"no connection to {server.host}:{server.port} within {seconds:g} s"
-            raise NoAnswerError(cause, maybe_sent=False) from exc
+            raise NoAnswerError(cause) from exc
         except (OSError, ValueError) as exc:
             remedy = UNKNOWN_AUTHORITY if isinstance(exc, ssl.SSLCertVerificationError) else ""
             cause = f"no connection to {server.host}:{server.port}: {cause_of(exc)}{remedy}"
-            raise NoAnswerError(cause, maybe_sent=False) from exc
+            raise NoAnswerError(cause) from exc
         finally:
             self._connecting -= 1
             self._wake()
         if self._is_closed or not connection.is_open:
             connection.abort()
-            raise NoAnswerError("the connection was closed before it was used", maybe_sent=False)
+            raise NoAnswerError("the connection was closed before it was used")
         return connection
 
     def opened(self, connection: _Connection) -> None:
@@ -302,7 +298,7 @@ class _Connection(asyncio.Protocol):
             self.abort()
 
     def expire(self) -> None:
-        self._fail(NoAnswerError(f"no answer within {self._seconds:g} s", maybe_sent=True))
+        self._fail(NoAnswerError(f"no answer within {self._seconds:g} s"))
         self.abort()
 
     def abort(self) -> None:
@@ -324,7 +320,7 @@ class _Connection(asyncio.Protocol):
         try:
             answer = self._reader.feed(data)
         except BadAnswerError as exc:
-            self._fail(NoAnswerError(f"an answer that cannot be read: {exc}", maybe_sent=True))
+            self._fail(NoAnswerError(f"an answer that cannot be read: {exc}"))
             self.abort()
             return
         if answer is not None:
@@ -348,10 +344,10 @@ class _Connection(asyncio.Protocol):
         if exc is None and (answer := self._reader.end()) is not None:
             self._resolve(answer)
         elif self._has_served and self._reader.is_empty:
-            self._fail(_StaleError("the server closed the connection", maybe_sent=True))
+            self._fail(_StaleError("the server closed the connection"))
         else:
             cause = cause_of(exc) if exc else "the server closed the connection before its answer was complete"
-            self._fail(NoAnswerError(cause, maybe_sent=True))
+            self._fail(NoAnswerError(cause))
 
     def _resolve(self, answer: Answer) -> None:
         # The connection is free for the next request before the caller continues.

@@ -21,11 +21,7 @@ class KubeconfigError(UsageError):
 
 
 class ApiUnreachableError(TemporaryError):
-    """No answer from the API server. ``maybe_sent``: the request may have been executed."""
-
-    def __init__(self, message: str, *, maybe_sent: bool, retry_after: timedelta = timedelta(seconds=1)) -> None:
-        super().__init__(message, retry_after=retry_after)
-        self.maybe_sent = maybe_sent
+    """No answer from the API server: the request may have been executed."""
 
 
 class ApiRefusedError(TemporaryError):
@@ -34,11 +30,10 @@ class ApiRefusedError(TemporaryError):
     ``denied``: who may not do what, if a right is missing.
     """
 
-    def __init__(
-        self, message: str, *, status: int, retry_after: timedelta = timedelta(seconds=1), denied: str = ""
-    ) -> None:
-        super().__init__(message, retry_after=retry_after)
+    def __init__(self, message: str, *, status: int, retry_after: timedelta, denied: str) -> None:
+        super().__init__(message)
         self.status = status
+        self.retry_after = retry_after
         self.denied = denied
 
 

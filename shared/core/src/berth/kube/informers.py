@@ -323,7 +323,7 @@ class Reflector(Generic[T]):
 
     async def _ended(self, watch: _Watch) -> None:
         if not watch.gave_something and self._clock.now() - watch.began < SHORTEST_USEFUL_WATCH.total_seconds():
-            raise ApiUnreachableError(f"watching {self.kind!r}: it ended right after its start", maybe_sent=True)
+            raise ApiUnreachableError(f"watching {self.kind!r}: it ended right after its start")
         if not watch.gave_something:
             await self._check_store()
         self._failures = 0

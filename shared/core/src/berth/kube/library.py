@@ -53,7 +53,7 @@ async def _before_bytes(*_trace: object) -> None:
     sending = _sending.get()
     if sending.has_begun and not sending.is_repeatable:
         # aiohttp sends a PUT or DELETE again when the server has closed the connection.
-        raise NoAnswerError("the server closed the connection", maybe_sent=True)
+        raise NoAnswerError("the server closed the connection")
     if sending.check is not None:
         sending.check()
     sending.has_begun = True
@@ -99,9 +99,9 @@ class LibraryClient:
         except TimeoutError as exc:
             if sending.has_begun and connected is self._current:
                 self._current = None  # the peer may be dead: its idle connections are not used again
-            raise NoAnswerError(_timeout_cause(exc, access, call), maybe_sent=sending.has_begun) from exc
+            raise NoAnswerError(_timeout_cause(exc, access, call)) from exc
         except (aiohttp.ClientError, OSError, ValueError) as exc:
-            raise NoAnswerError(_cause(exc), maybe_sent=sending.has_begun) from exc
+            raise NoAnswerError(_cause(exc)) from exc
         finally:
             _sending.reset(token)
             connected.running -= 1

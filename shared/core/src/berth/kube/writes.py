@@ -162,7 +162,7 @@ async def bind(  # noqa: PLR0913 - the pod, its state, the node
     would, with admission, and binds nothing.
 
     Raises:
-        ApiUnreachableError: no answer; with ``maybe_sent`` the pod may be bound now or later.
+        ApiUnreachableError: no answer; the pod may be bound now or later.
     """
     body = binding_body(namespace=namespace, name=name, uid=uid, resource_version=resource_version, node=node)
     path, params = pod_path(namespace, name, "binding"), {"dryRun": "All"} if is_rehearsal else None
