@@ -9,7 +9,7 @@ from berth.api.devices import ResourceClaim
 from berth.api.kinds import PLUGIN_KINDS
 from berth.api.meta import LabelSelector, ObjectMeta
 from berth.api.workloads import LabelsSpec, ReplicaSet, SelectorSpec, Service
-from berth.cluster.buckets import KindComplete, MirroredSnapshot, ObjectChanged
+from berth.cluster.buckets import KindComplete, MirroredSnapshot
 from berth.cluster.snapshot import Objects, Snapshot
 from berth.errors import DecodeError
 from berth.messages.mirror import MirrorEntry, Watermark, encode_entry, encode_watermark, watermark_key
@@ -66,7 +66,7 @@ def test_the_mirror_brings_workloads_and_takes_them_away():
         spec=SelectorSpec(selector=LabelSelector(match_labels={"app": "web"})),
     )
     entry = MirrorEntry(term=Term(1), object=msgspec.Raw(msgspec.json.encode(made)))
-    assert mirrored.apply("replicaset.u", encode_entry(entry)) == ObjectChanged(kind="replicaset")
+    assert mirrored.apply("replicaset.u", encode_entry(entry)) is None
     sets = mirrored.snapshot.objects(ReplicaSet)
     assert sets.named("rs", "default") == made
     mirrored.apply("replicaset.u", None)

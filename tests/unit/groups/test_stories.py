@@ -39,7 +39,7 @@ class Pipeline:
     scorers: int = 1
     now: float = 0.0
     cache: Cache = field(default_factory=lambda: Cache(schedulers=["berth"]))
-    groups: Groups = field(default_factory=lambda: Groups({"berth"}))
+    groups: Groups = field(default_factory=Groups)
     due: list[tuple[float, int, QueuedGroup]] = field(default_factory=list)
     backoff_until: dict[GroupKey, float] = field(default_factory=dict)
     attempts: int = 0

@@ -244,27 +244,27 @@ def test_what_helps_a_group_in_another_domain_than_the_best_is_not_known(topolog
 
 
 def test_pods_and_their_group_may_come_in_any_order():
-    groups = Groups(MINE)
+    groups = Groups()
     [first] = groups.observe_pod(a_member("a"), 1.0)
     assert first.group is None
     assert groups.observe_group(a_group(minimum=2)) == [first]
     [second] = groups.observe_pod(a_member("b"), 2.0)
     assert second is first
     assert (len(first.pods), first.changed_at, first.group) == (2, 2.0, a_group(minimum=2))
-    later = Groups(MINE)
+    later = Groups()
     assert later.observe_group(a_group(minimum=2)) == []
     assert later.observe_pod(a_member("a"), 1.0)[0].group == a_group(minimum=2)
 
 
 def test_a_pod_without_a_group_changes_none():
-    groups = Groups(MINE)
+    groups = Groups()
     assert groups.observe_pod(a_pod("plain"), 1.0) == []
     assert groups.remove_pod("uid-plain", 1.0) == []
     assert (len(groups), groups.of("uid-plain")) == (0, None)
 
 
 def test_a_group_is_remade_under_living_pods():
-    groups = Groups(MINE)
+    groups = Groups()
     [group] = groups.observe_pod(a_member("a"), 1.0)
     groups.observe_group(a_group(uid="old"))
     groups.observe_group(a_group(uid="new", minimum=3))
@@ -276,7 +276,7 @@ def test_a_group_is_remade_under_living_pods():
 
 
 def test_the_status_of_a_pod_group_is_no_news():
-    groups = Groups(MINE)
+    groups = Groups()
     [gang] = groups.observe_pod(a_member("a"), 1.0)
     assert groups.observe_group(a_group(resource_version="1")) == [gang]
     assert groups.observe_group(a_group(resource_version="2")) == []
@@ -284,14 +284,14 @@ def test_the_status_of_a_pod_group_is_no_news():
 
 
 def test_a_condition_of_a_member_is_no_news_of_its_group():
-    groups = Groups(MINE)
+    groups = Groups()
     groups.observe_pod(a_member("a"), 1.0)
     assert groups.observe_pod(a_member("a", version=9), 2.0) == []
     assert groups.observe_pod(a_member("a", node="n"), 3.0)
 
 
 def test_a_pod_moves_to_another_group_when_its_own_is_not_in_flight():
-    groups = Groups(MINE)
+    groups = Groups()
     [gang] = groups.observe_pod(a_member("a"), 1.0)
     [other] = groups.observe_pod(a_member("b", group="other"), 1.0)
     gang.published()
@@ -303,7 +303,7 @@ def test_a_pod_moves_to_another_group_when_its_own_is_not_in_flight():
 
 
 def test_what_changes_in_flight_is_noted_and_recalls_nothing():
-    groups = Groups(MINE)
+    groups = Groups()
     [gang] = groups.observe_pod(a_member("a"), 1.0)
     gang.published()
     groups.remove_pod("uid-a", 2.0)
@@ -323,7 +323,7 @@ def test_what_changes_in_flight_is_noted_and_recalls_nothing():
     )
 )
 def test_every_pod_ends_in_the_group_that_it_names(history):
-    groups, last = Groups(MINE), dict[str, GroupKey | None]()
+    groups, last = Groups(), dict[str, GroupKey | None]()
     for now, (name, what, by_field) in enumerate(history):
         if what == "gone":
             groups.remove_pod(f"uid-{name}", now)

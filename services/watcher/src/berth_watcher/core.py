@@ -125,7 +125,6 @@ class WatcherCore:
         """``lacks_groups``: why messages about groups of a profile would not be understood; empty if they are."""
         self._store = store
         self._profiles = profiles
-        self._settings = settings
         self._clock = clock = EventClock(started)
         self._mirror = Mirror(term, max_writes=max_writes)
         self._watermarks = Watermarks(store.kinds)

@@ -101,7 +101,7 @@ class Grouping:
         self._queue = queue
         self._store = store
         self._lacking = lacking
-        self._groups = Groups(profiles)
+        self._groups = Groups()
         self._entries: dict[GroupKey, GroupEntry] = {}
         self._helped: dict[GroupEntry, None] = {}  # that an event may help, while their back-off may not end early yet
         self._last: dict[str, Attempt] = {}  # by uid of a PodGroup, the attempt of an entry that left the queue

@@ -33,10 +33,9 @@ MOST_AWAITED = 32
 
 
 class GroupPlacement(msgspec.Struct, frozen=True, kw_only=True):
-    """All members that have a node, in the order in which they were assumed; ``left_out``: why others have none."""
+    """The node of each member that has one, by uid, in the order in which they were assumed."""
 
-    nodes: dict[str, str]  # by uid
-    left_out: tuple[Rejection, ...] = ()
+    nodes: dict[str, str]
 
 
 class Reservations:
@@ -149,7 +148,7 @@ class GroupCheck:
                 examining.forget_all()
         if not done:
             return examining.conflict()
-        return GroupPlacement(nodes=dict(examining.nodes), left_out=examining.rejections)
+        return GroupPlacement(nodes=dict(examining.nodes))
 
     def lacking(self, shown: PodGroup, placed: Iterable[Pod]) -> str:
         """What of minResources the nodes have not free, beyond what the members have. A check of sums, no promise."""

@@ -195,8 +195,7 @@ class GroupEntry(QueuedPod):
 class Groups:
     """The groups that pods name. Pods without a group cost two look-ups."""
 
-    def __init__(self, profiles: Collection[str]) -> None:
-        self._profiles = profiles
+    def __init__(self) -> None:
         self._groups: dict[GroupKey, QueuedGroup] = {}
         self._named: dict[GroupKey, PodGroup] = {}  # all PodGroups, also those that no pod names
         self._key_of: dict[str, GroupKey] = {}  # by uid of a pod

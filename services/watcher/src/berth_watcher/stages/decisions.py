@@ -23,7 +23,6 @@ TRIED_AGAIN: Final = frozenset({Outcome.UNSCHEDULABLE, Outcome.PREEMPTING, Outco
 class Decisions:
     def __init__(self, parts: QueueParts, pods: PodStages) -> None:
         self._profiles = parts.profiles
-        self._settings = parts.settings
         self._clock = parts.clock
         self._mirror = parts.mirror
         self._queue = parts.queue

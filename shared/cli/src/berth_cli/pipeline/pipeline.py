@@ -88,7 +88,6 @@ class Pipeline:
     kubeconfig: Path
     programs: tuple[Program, ...]
     options: ServiceOptions
-    supervisor: Supervisor
     report: Report
 
     def not_ready(self) -> list[str]:
@@ -178,7 +177,6 @@ async def _start(options: PipelineOptions, folder: Path, supervisor: Supervisor,
         kubeconfig=kubeconfig,
         programs=programs,
         options=service_options,
-        supervisor=supervisor,
         report=report,
     )
 

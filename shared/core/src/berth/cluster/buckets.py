@@ -52,12 +52,7 @@ class KindComplete:
     kind: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObjectChanged:
-    kind: str
-
-
-MirrorEvent = PodPlaced | PodNominated | PodRemoved | KindComplete | ObjectChanged
+MirrorEvent = PodPlaced | PodNominated | PodRemoved | KindComplete | None  # None: a change that needs nothing more
 
 
 class MirroredSnapshot:
@@ -92,10 +87,13 @@ class MirroredSnapshot:
             return self._remove(kind, name)
         setter = self._setters.get(kind)
         if setter is None and kind not in PLUGIN_KINDS:
-            return ObjectChanged(kind=kind)
+            return None
         with decoding(f"mirrored {key!r:.300}"):
             entry = decode_entry(data)
-            return self._set_object(kind, name, entry) if setter is None else setter(entry)
+            if setter is not None:
+                return setter(entry)
+            self.snapshot.objects(PLUGIN_KINDS[kind].struct).set(name, self._decoders[kind].decode(entry.object))
+        return None
 
     def _remove(self, kind: str, name: str) -> MirrorEvent:
         if kind == "node":
@@ -110,25 +108,17 @@ class MirroredSnapshot:
             self.snapshot.earmarks = {key: each for key, each in self.snapshot.earmarks.items() if key != name}
         elif kind in PLUGIN_KINDS:
             self.snapshot.objects(PLUGIN_KINDS[kind].struct).remove(name)
-        return ObjectChanged(kind=kind)
+        return None
 
-    def _set_node(self, entry: MirrorEntry) -> MirrorEvent:
+    def _set_node(self, entry: MirrorEntry) -> None:
         self.snapshot.set_node(self._nodes.decode(entry.object))
-        return ObjectChanged(kind="node")
 
-    def _set_namespace(self, entry: MirrorEntry) -> MirrorEvent:
+    def _set_namespace(self, entry: MirrorEntry) -> None:
         self.snapshot.set_namespace(self._namespaces.decode(entry.object))
-        return ObjectChanged(kind="namespace")
 
-    def _set_earmark(self, entry: MirrorEntry) -> MirrorEvent:
+    def _set_earmark(self, entry: MirrorEntry) -> None:
         earmark = self._earmarks.decode(entry.object)
         self.snapshot.earmarks = {**self.snapshot.earmarks, earmark.profile: earmark}
-        return ObjectChanged(kind=EARMARK)
-
-    def _set_object(self, kind: str, name: str, entry: MirrorEntry) -> MirrorEvent:
-        obj = self._decoders[kind].decode(entry.object)
-        self.snapshot.objects(PLUGIN_KINDS[kind].struct).set(name, obj)
-        return ObjectChanged(kind=kind)
 
     def _set_pod(self, entry: MirrorEntry) -> MirrorEvent:
         pod = self._pods.decode(entry.object)
@@ -137,7 +127,7 @@ class MirroredSnapshot:
             self.snapshot.place(pod, pod.spec.node_name, bound_at=unix_seconds(entry.bound_at))
             return PodPlaced(uid=pod.uid)
         if not pod.status.nominated_node_name:
-            return ObjectChanged(kind="pod")
+            return None
         self.snapshot.nominate(pod, pod.status.nominated_node_name)
         return PodNominated(pod=pod)
 

@@ -90,7 +90,6 @@ class _Attempt:
     """One order in one domain. ``placed``: by class, how many members have a place."""
 
     domain: Domain
-    order: Sequence[GroupClass]
     placed: dict[GroupClass, int] = field(default_factory=dict)
     missing: dict[GroupClass, Pod] = field(default_factory=dict)  # the first member without a place
     rejections: dict[GroupClass, tuple[Rejection, ...]] = field(default_factory=dict)
@@ -207,7 +206,7 @@ class Planner:
         scarcity: Mapping[str, float] | None = None,
     ) -> Steps:
         """Place the members, and leave them placed. With ``scarcity`` on the tightest nodes, else on the best."""
-        attempt = _Attempt(domain, order)
+        attempt = _Attempt(domain)
         left = len(self._question.members)
         for each in order:
             if self._best is not None and attempt.count + left < self._question.need:
@@ -229,7 +228,7 @@ class Planner:
             yield from self._step()
         if not found:
             return
-        attempt = _Attempt(domain, order, dict.fromkeys(order, 0))
+        attempt = _Attempt(domain, dict.fromkeys(order, 0))
         for each, places in found.items():
             for pod, row in zip(each.pods, places, strict=False):
                 only = np.zeros(len(domain.rows), dtype=np.bool_)

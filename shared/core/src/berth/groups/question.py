@@ -55,7 +55,6 @@ class GroupClass:
     """
 
     number: int
-    pod_class: EquivalenceClass
     pods: list[Pod]
     runs: list[list[Pod]]
     share: float
@@ -101,7 +100,6 @@ def measured(number: int, pods: list[Pod], workspace: Workspace, extension: Exte
     terms = pod_class.affinity_terms(first.metadata.namespace)
     return GroupClass(
         number=number,
-        pod_class=pod_class,
         pods=pods,
         runs=workspace.guarded(first, lambda: _runs(pods, workspace)),
         share=_dominant_share(pod_class.requests.amounts, snapshot),

@@ -275,8 +275,6 @@ CUT = 300
 
 class StatusDetails(msgspec.Struct, frozen=True, kw_only=True):
     name: str = ""
-    group: str = ""
-    kind: str = ""
 
 
 class StatusObject(msgspec.Struct, frozen=True, kw_only=True):
