@@ -52,11 +52,11 @@ CONDITION_TRIES: Final = 3
 class EventRecorder:
     """Sends records. It lives as long as the process, because the leadership may end before the last record."""
 
-    def __init__(self, client: KubeClient, process: Process, budget: EventBudget | None = None) -> None:
+    def __init__(self, client: KubeClient, process: Process, budget: EventBudget) -> None:
         self._client = client
         self._process = process
         self._instance = process.identity
-        self._budget = budget or EventBudget()
+        self._budget = budget
         self._tasks: asyncio.TaskGroup | None = None  # the senders, while run() runs
         self._timer: asyncio.TimerHandle | None = None  # until the budget allows another record
         self._answered = asyncio.Event()

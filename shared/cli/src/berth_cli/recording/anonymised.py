@@ -57,8 +57,8 @@ _DECODERS: Final[Mapping[str, msgspec.json.Decoder[Any]]] = {
 
 
 class Anonymiser:
-    def __init__(self, configuration: KubeSchedulerConfiguration, mask: Mask | None = None) -> None:
-        self._mask = mask or Mask(_plugin_names(recorded_configuration(configuration)))
+    def __init__(self, configuration: KubeSchedulerConfiguration) -> None:
+        self._mask = Mask(_plugin_names(recorded_configuration(configuration)))
         self._texts = {**_by_field(self._mask), "scorer": self._scorer}
         self._scorers: dict[str, str] = {}
         self._queries = dict(self._masked_queries(configuration))

@@ -52,13 +52,13 @@ log = get_logger()
 
 
 class NatsBus(Bus):
-    def __init__(self, settings: BusSettings | None = None, traffic: Traffic | None = None) -> None:
+    def __init__(self, settings: BusSettings, traffic: Traffic | None = None) -> None:
         """Check the settings. ``traffic`` is called with each message, for the log.
 
         Raises:
             BusRefusedError: with all errors at once.
         """
-        self.settings = settings or BusSettings()
+        self.settings = settings
         self._traffic = traffic
         if problems := self.settings.problems():
             raise BusRefusedError(f"reading the bus settings: {'; '.join(problems)}")

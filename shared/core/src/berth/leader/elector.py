@@ -53,13 +53,13 @@ class Elector:
         namespace: str,
         name: str,
         identity: str,
-        settings: LeaseSettings | None = None,
+        settings: LeaseSettings,
         clock: Clock | None = None,
         observations: LeaseObservations | None = None,
     ) -> None:
         self._lease = LeaseObject(client, namespace, name)
         self._identity = identity
-        self._settings = settings or LeaseSettings()
+        self._settings = settings
         problems = [f"{written_path(path)}: {problem}" for path, problem in self._settings.problems()]
         if problems:
             raise ValueError("; ".join(problems))

@@ -137,5 +137,6 @@ def future_version(wanted: int, current: int) -> StatusError:
     return StatusError(HTTPStatus.GATEWAY_TIMEOUT, "Timeout", message, details)
 
 
-def unsupported_media_type(message: str = "415: Unsupported Media Type") -> StatusError:
+def unsupported_media_type() -> StatusError:
+    message = "415: Unsupported Media Type"
     return StatusError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "UnsupportedMediaType", message, {})

@@ -28,8 +28,8 @@ _SET_LIKE: Final = 2.0
 CallCost = Callable[[Sequence[Any], Any], int]
 
 
-def _characters(factor: float = _PER_CHARACTER, argument: int = 0) -> CallCost:
-    return lambda args, _result: math.ceil(size(args[argument]) * factor)
+def _characters(factor: float = _PER_CHARACTER) -> CallCost:
+    return lambda args, _result: math.ceil(size(args[0]) * factor)
 
 
 def _regex(args: Sequence[Any], _result: Any) -> int:
