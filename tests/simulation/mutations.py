@@ -40,6 +40,7 @@ from berth_binder.effects import AheadMessages
 from berth_binder.events import Ack, PutOff
 from berth_metrics_collector import samplestore
 from berth_metrics_collector.samplestore import SampleStore
+from berth_scorer import backlog as scorer_backlog
 from berth_scorer import core as scorer_core
 from berth_scorer import events as scorer_events
 from berth_watcher import mirror, store
@@ -258,8 +259,8 @@ def _positions_not_awaited() -> list[Replacement]:
     def pop(self: Any, positions: Any, now: float) -> Any:
         return _pop(self, _EVERYWHERE, now)
 
-    _pop = scorer_core.Backlog.pop
-    return [(scorer_core.Backlog, "pop", pop)]
+    _pop = scorer_backlog.Backlog.pop
+    return [(scorer_backlog.Backlog, "pop", pop)]
 
 
 _EVERYWHERE: Final = Positions(cluster=2**50, decisions=2**50, bandwidth=2**50, facts=2**50)

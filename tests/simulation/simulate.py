@@ -23,7 +23,8 @@ from berth_binder.cache import Cache
 from berth_binder.core import BinderCore
 from berth_binder.decisions.conflictcheck import ConflictCheck
 from berth_metrics_collector import service as collector_service
-from berth_scorer.core import Backlog, ScorerCore
+from berth_scorer.backlog import Backlog
+from berth_scorer.core import ScorerCore
 from berth_scorer.effects import RankingPublisher
 from berth_watcher import service as watcher_service
 from berth_watcher.core import WatcherCore

@@ -5,7 +5,7 @@ from datetime import timedelta
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod
 from berth.messages.attempts import Pending, Positions
-from berth_scorer.core import Backlog
+from berth_scorer.backlog import Backlog
 from berth_scorer.events import PendingDelivery
 
 HERE = Positions(cluster=10, decisions=10)

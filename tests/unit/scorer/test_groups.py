@@ -17,7 +17,8 @@ from berth.messages.attempts import Positions
 from berth.messages.bundles import bundled
 from berth.messages.groupattempts import GroupPending, GroupRanked
 from berth.ranking.groupranker import GroupRanker
-from berth_scorer.core import LONG_SECONDS, PLAN_SLICE_SECONDS, SUSPECT_DELIVERIES, Turns, rank_of
+from berth_scorer.backlog import Turns, rank_of
+from berth_scorer.core import LONG_SECONDS, PLAN_SLICE_SECONDS, SUSPECT_DELIVERIES
 from berth_scorer.events import (
     AckPending,
     AskExtenders,
