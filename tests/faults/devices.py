@@ -60,7 +60,6 @@ class Devices:
     """How often many devices became free at once."""
     _numbers: itertools.count = field(default_factory=lambda: itertools.count(1))
     _generations: dict[str, int] = field(default_factory=dict)
-    _tainted: dict[str, str] = field(default_factory=dict)
     _ended_claims: set[str] = field(default_factory=set)
     _slices: asyncio.Lock = field(default_factory=asyncio.Lock)
 

@@ -157,8 +157,8 @@ def storage_capacity_of(size: str | None, zone: str, largest: str | None = None)
     )
 
 
-def attached(volume: str, node: str, driver: str = DRIVER) -> VolumeAttachment:
+def attached(volume: str, node: str) -> VolumeAttachment:
     """A volume that is attached to a node."""
     source = AttachedSource(persistent_volume_name=volume)
-    spec = VolumeAttachmentSpec(attacher=driver, node_name=node, source=source)
+    spec = VolumeAttachmentSpec(attacher=DRIVER, node_name=node, source=source)
     return VolumeAttachment(metadata=ObjectMeta(name=f"{volume}-{node}"), spec=spec)

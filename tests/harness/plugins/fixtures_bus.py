@@ -77,12 +77,6 @@ def own_nats_server() -> Iterator[NatsServer]:
         yield server
 
 
-@pytest.fixture
-def nats_settings(shared_nats_server: NatsServer) -> BusSettings:
-    """Settings for the shared server."""
-    return BusSettings(servers=(shared_nats_server.address,), topology=TEST_TOPOLOGY)
-
-
 @pytest.fixture(scope="session")
 def shared_nats_container() -> Iterator[str]:
     """Address of a server in a container of the public image, for the whole run."""

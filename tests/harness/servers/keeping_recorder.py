@@ -44,8 +44,8 @@ class KeepingRecorder:
         """What it wrote to standard error so far."""
         return self._said.read_text()
 
-    def wait_until_says(self, words: str, times: int = 1) -> None:
-        self.wait_until(lambda: self.said.count(words) >= times, f"it to say {words!r}")
+    def wait_until_says(self, words: str) -> None:
+        self.wait_until(lambda: words in self.said, f"it to say {words!r}")
 
     def wait_until(self, holds: Callable[[], bool], what: str) -> None:
         """Nothing tells when a file has been written."""

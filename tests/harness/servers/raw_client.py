@@ -26,7 +26,6 @@ class RawClient:
 
     def __init__(self) -> None:
         self.received: list[Received] = []
-        self._refusals = 0
         self._pongs = asyncio.Queue[None]()
         self._lines: list[bytes] = []
 

@@ -102,11 +102,11 @@ INVENTORY_ROUNDS = 4
 Measure = Callable[[Query], Measurement]
 
 
-def by_prometheus(*statistics: Statistic, server: object = None) -> Measure:
-    """Measure by the query's server, or another; of CPU and memory these statistics, and averages."""
+def by_prometheus(*statistics: Statistic) -> Measure:
+    """Measure by the query's server; of CPU and memory these statistics, and averages."""
 
     def measure(query: Query) -> Measurement:
-        asked = Prometheus(query.url) if server is None else server
+        asked = Prometheus(query.url)
         if isinstance(query, BandwidthQuery):
             return TrafficMeasurement(query, asked, inventory_rounds=INVENTORY_ROUNDS)
         return UsageMeasurement(query, {AVERAGE, *statistics}, asked, inventory_rounds=INVENTORY_ROUNDS)

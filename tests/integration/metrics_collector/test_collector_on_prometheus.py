@@ -51,9 +51,6 @@ class NetworkTrafficRanking:
         pod = a_pod(f"web-{self._number}")
         return rank(pod, self._world.snapshot, self._profile, attempt=first_attempt(pod))
 
-    def best(self) -> str:
-        return self.ranking().candidates[0].node
-
     async def never_best(self, *nodes: str, seconds: float) -> None:
         """For this time, none of these nodes is ranked first."""
         ends = time.monotonic() + seconds

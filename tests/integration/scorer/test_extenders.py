@@ -344,9 +344,9 @@ async def ranked(session, *names: str) -> dict:
             await asyncio.sleep(0.01)
 
 
-def make_suspect(session, sequence: int = 1) -> None:
-    """Have the message's next delivery be its fourth."""
-    queue_of(session)._delivered[sequence] = SUSPECT_DELIVERIES - 1
+def make_suspect(session) -> None:
+    """Have the first message's next delivery be its fourth."""
+    queue_of(session)._delivered[1] = SUSPECT_DELIVERIES - 1
 
 
 def queue_of(session):

@@ -23,11 +23,11 @@ def selected(node: str, version: int = 5, **more) -> PersistentVolumeClaim:
     return a_claim(version=version, annotations={SELECTED_NODE: node}, **more)
 
 
-def claimed(volume: PersistentVolume, claim: str = "data", version: int = 6) -> PersistentVolume:
+def claimed(volume: PersistentVolume) -> PersistentVolume:
     """The volume as the API shows it once it is bound to a claim."""
     raw = msgspec.to_builtins(volume)
-    raw["metadata"]["resourceVersion"] = str(version)
-    raw["spec"]["claimRef"] = {"namespace": "default", "name": claim, "uid": f"uid-{claim}"}
+    raw["metadata"]["resourceVersion"] = "6"
+    raw["spec"]["claimRef"] = {"namespace": "default", "name": "data", "uid": "uid-data"}
     return msgspec.convert(raw, PersistentVolume)
 
 

@@ -499,11 +499,13 @@ def test_the_console_counts_a_bound_group_by_its_members():
     assert log.figures(NOW.timestamp() + 1).outcomes == {"unschedulable": 1}
 
 
-def of_either(outcome: Outcome = Outcome.UNSCHEDULABLE) -> list[Decision]:
+def of_either() -> list[Decision]:
     """Decisions on `second` of each dialect, the later one on that of scheduling.k8s.io."""
     times = {"asked_at": NOW, "ranked_at": NOW}
     return [
-        msgspec.structs.replace(decided(outcome, **times), pod=name, uid=f"uid{name}", attempt=f"uid{name}.1.1")
+        msgspec.structs.replace(
+            decided(Outcome.UNSCHEDULABLE, **times), pod=name, uid=f"uid{name}", attempt=f"uid{name}.1.1"
+        )
         for name in ("~second", "~~second")
     ]
 

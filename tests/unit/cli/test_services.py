@@ -26,8 +26,8 @@ def watcher(identity="watcher-1", **stats):
     return service("watcher", identity, **{**leads, **figures_of, **stats})
 
 
-def binder(identity="binder-1", **stats):
-    return service("binder", identity, **{"leading": {"number": 4, "seconds": 3.0}, **stats})
+def binder(**stats):
+    return service("binder", "binder-1", **{"leading": {"number": 4, "seconds": 3.0}, **stats})
 
 
 def stalled(waits_for, pods=64, profile="late"):

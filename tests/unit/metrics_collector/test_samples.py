@@ -35,8 +35,8 @@ def sample(traffic: TrafficValues, inventory: Inventory) -> NodeSample | None:
     return samples(traffic, inventory).samples.get("a")
 
 
-def readings(rate=80e6, *, count=30.0, before=False, device="eth0", transmit=1.0, scraped=NOW) -> TrafficValues:
-    key = (NODE, device)
+def readings(rate=80e6, *, count=30.0, before=False, transmit=1.0, scraped=NOW) -> TrafficValues:
+    key = (NODE, "eth0")
     return TrafficValues(
         receive={} if rate is None else {key: rate},
         transmit={} if transmit is None else {key: transmit},

@@ -37,9 +37,9 @@ NOW = 1_700_000_000.0
 class FakePrometheus:
     """A Prometheus with some nodes: rate by node, time of the last scrape, scrape interval in seconds."""
 
-    def __init__(self, rates: dict[str, float], *, scraped_at: float = NOW, interval: float = 15.0) -> None:
+    def __init__(self, rates: dict[str, float], *, interval: float = 15.0) -> None:
         self.rates = rates
-        self.scraped_at = scraped_at
+        self.scraped_at = NOW
         self.interval = interval
         self.failure: SourceError | None = None
         self.asked: list[str] = []

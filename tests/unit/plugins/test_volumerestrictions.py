@@ -30,12 +30,12 @@ def ebs(name: str = "web", disk: str = "vol-1"):
     return with_disk(name, aws_elastic_block_store=AWSElasticBlockStore(volume_id=disk))
 
 
-def iscsi(name: str = "web", iqn: str = "iqn.a", *, read_only: bool = False):
-    return with_disk(name, iscsi=ISCSI(iqn=iqn, read_only=read_only))
+def iscsi(name: str = "web", *, read_only: bool = False):
+    return with_disk(name, iscsi=ISCSI(iqn="iqn.a", read_only=read_only))
 
 
-def rbd(name: str = "web", *monitors: str, image: str = "i", pool: str = "rbd", read_only: bool = False):
-    return with_disk(name, rbd=RBD(monitors=list(monitors), image=image, pool=pool, read_only=read_only))
+def rbd(name: str = "web", *monitors: str, pool: str = "rbd"):
+    return with_disk(name, rbd=RBD(monitors=list(monitors), image="i", pool=pool))
 
 
 def reasons(pod, other) -> tuple[str, ...]:

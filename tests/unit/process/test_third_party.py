@@ -134,10 +134,10 @@ profiles: [{{plugins: {{multiPoint: {{enabled: [{{name: {name}}}]}}}}}}]
     return build_profiles(load(text, known=known, preset=DEFAULT), known)["berth"]
 
 
-def ranking_with(name: str, nodes: int = 3):
+def ranking_with(name: str):
     profile = profile_with(name)
     snapshot = Snapshot()
-    for number in range(nodes):
+    for number in range(3):
         snapshot.set_node(a_node(f"n{number}"))
     pod = a_pod()
     return rank(pod, snapshot, profile, attempt=first_attempt(pod)), check(pod, "n0", snapshot, profile)

@@ -12,9 +12,9 @@ CONTAINERS = [{"name": "main", "image": "pause"}]
 SELECTOR = {"matchLabels": {"app": "web"}}
 
 
-def workload(kind="Deployment", *, labels=None, template=None, metadata=None, **spec):
+def workload(kind="Deployment", *, template=None, metadata=None, **spec):
     template = {
-        "metadata": {"labels": labels or {"app": "web"}},
+        "metadata": {"labels": {"app": "web"}},
         "spec": {"containers": CONTAINERS, **(template or {})},
     }
     version = "batch/v1" if kind == "Job" else "apps/v1"

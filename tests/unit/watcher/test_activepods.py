@@ -131,10 +131,10 @@ def watcher_with_full_window(pods: list[Pod]) -> WatcherUnderTest:
     return WatcherUnderTest(settings=AttemptSettings(window_floor=4)).lead(a_node("n1"), *pods)
 
 
-def finish_one(watcher: WatcherUnderTest, outcome: Outcome = Outcome.BOUND, **more: object) -> None:
+def finish_one(watcher: WatcherUnderTest) -> None:
     """The binder decides the first pod in flight."""
     in_flight = [name for name in watcher.pods_published if watcher.stage(name) == "in flight"]
-    watcher.decide(in_flight[0], outcome, **more)
+    watcher.decide(in_flight[0], Outcome.BOUND)
 
 
 def test_new_pod_of_another_namespace_goes_next_beside_thousands_of_older_ones():
