@@ -68,7 +68,8 @@ from berth_watcher.mirror import (
 from berth_watcher.queue.answers import QueueAnswers
 from berth_watcher.queue.earmarks import ShownEarmarks
 from berth_watcher.queue.groups import GroupEntry, QueuedGroup
-from berth_watcher.queue.hints import POD_LEAVES, QueueingHints, UnschedulablePods
+from berth_watcher.queue.hints import QueueingHints, UnschedulablePods
+from berth_watcher.queue.nominatednodes import POD_LEAVES
 from berth_watcher.queue.queuedpod import EventClock, QueuedPod, Stage, Timestamp, always
 from berth_watcher.queue.requeue import Requeue
 from berth_watcher.queue.schedulingqueue import QueuePlugins, SchedulingQueue

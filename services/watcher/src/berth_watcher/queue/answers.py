@@ -36,7 +36,8 @@ from berth.messages.queue import (
 from berth.plugins.dynamicresources.claims import digest_of_requests
 from berth.plugins.dynamicresources.plugin import NAME as DYNAMIC_RESOURCES
 from berth_watcher.queue.groups import GroupEntry
-from berth_watcher.queue.hints import NODES_CAME, VICTIM_DELETED
+from berth_watcher.queue.hints import NODES_CAME
+from berth_watcher.queue.nominatednodes import VICTIM_DELETED
 from berth_watcher.queue.queuedpod import QUEUES, WAITING_FOR_EVENT, EventClock, QueuedPod, Stage, created_at
 from berth_watcher.queue.schedulingqueue import SchedulingQueue
 from berth_watcher.store import label_of
