@@ -10,7 +10,8 @@ from berth.api.kinds import PLUGIN_KINDS
 from berth.api.meta import LabelSelector, ObjectMeta
 from berth.api.workloads import LabelsSpec, ReplicaSet, SelectorSpec, Service
 from berth.cluster.buckets import KindComplete, MirroredSnapshot
-from berth.cluster.snapshot import Objects, Snapshot
+from berth.cluster.objects import Objects
+from berth.cluster.snapshot import Snapshot
 from berth.errors import DecodeError
 from berth.messages.mirror import MirrorEntry, Watermark, encode_entry, encode_watermark, watermark_key
 from berth.messages.subjects import Term

@@ -19,7 +19,7 @@ from berth.api.node import Node
 from berth.api.pod import Pod, is_bound, is_finished, priority_of
 from berth.api.podgroups import CoschedulingPodGroup, UpstreamPodGroup
 from berth.api.resources import PODS, pod_requests, read_amounts
-from berth.cluster.snapshot import Objects
+from berth.cluster.objects import Objects
 from berth.decoding import check_size, decode_json, structure_of, version_number
 from berth.errors import DecodeError
 from berth.framework.events import (

@@ -15,7 +15,7 @@ import msgspec
 from berth.api.devices import ResourceClaim
 from berth.api.pod import priority_of
 from berth.api.podgroups import group_of
-from berth.cluster.snapshot import Objects
+from berth.cluster.objects import Objects
 from berth.framework.events import ClusterEvent
 from berth.framework.profile import Profile
 from berth.messages.attempts import Outcome

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from berth.api.devices import ResourceClaim
 from berth.api.pod import Pod
-from berth.cluster.snapshot import Objects
+from berth.cluster.objects import Objects
 from berth.framework.interface import Plugin, QueueSortPlugin
 from berth.framework.plugincalls import (
     ONE_TIME,

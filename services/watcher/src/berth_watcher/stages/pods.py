@@ -12,7 +12,7 @@ from typing import Final
 
 from berth.api.devices import ResourceClaim
 from berth.api.pod import Pod, changed, is_gone_while_unbound
-from berth.cluster.snapshot import Objects
+from berth.cluster.objects import Objects
 from berth.framework.events import has_other_claims, pod_update_actions
 from berth.framework.plugincalls import PluginFailure
 from berth.framework.status import SUCCESS, Status

@@ -26,7 +26,8 @@ from berth.api.podgroups import (
     of_upstream,
 )
 from berth.cluster.columns import ABSENT
-from berth.cluster.snapshot import Objects, Snapshot
+from berth.cluster.objects import Objects
+from berth.cluster.snapshot import Snapshot
 
 _G = TypeVar("_G", CoschedulingPodGroup, UpstreamPodGroup)
 

@@ -45,8 +45,9 @@ import numpy.typing as npt
 from berth.api.devices import AllocationResult, Allocations, ResourceClaim
 from berth.api.pod import ContainerExtendedResourceRequest, Pod
 from berth.cluster.nodes import Mask, NodeInfo, Nodes, NodesWithAnother, RejectedNodes, RemovedPods, RowIndex
+from berth.cluster.objects import Objects
 from berth.cluster.pods import PlacedPod, Trait
-from berth.cluster.snapshot import Objects, Snapshot
+from berth.cluster.snapshot import Snapshot
 from berth.framework.events import EventHint
 from berth.framework.status import SKIP, SUCCESS, Code, CycleState, Diagnosis, StateKey, Status, Verdicts
 from berth.messages.livedata import LiveSource

@@ -19,7 +19,8 @@ import numpy as np
 from berth.api.devices import ResourceClaim
 from berth.api.pod import Pod, priority_of
 from berth.cluster.nodes import NodeInfo, Nodes, NodesWithAnother, RejectedNodes, RemovedPods, RowIndex
-from berth.cluster.snapshot import Objects, Snapshot
+from berth.cluster.objects import Objects
+from berth.cluster.snapshot import Snapshot
 from berth.framework.events import EventHint, HintIndex, PodKey
 from berth.framework.interface import (
     MAX_SCORE,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from berth.api.devices import EXTENDED_RESOURCE_CLAIM, DeviceClass, ResourceClaim
 from berth.api.pod import Pod
 from berth.api.resources import DEVICE_CLASS_PREFIX, may_be_served
-from berth.cluster.snapshot import Objects, Snapshot
+from berth.cluster.objects import Objects
+from berth.cluster.snapshot import Snapshot
 
 
 class ExtendedResources:

@@ -16,7 +16,8 @@ from typing import Final
 from berth.api.devices import AllocationResult, DeviceRequestAllocationResult, ResourceClaim
 from berth.api.resources import exact_or_zero
 from berth.cluster.devices.changes import Changes
-from berth.cluster.snapshot import Objects, Snapshot
+from berth.cluster.objects import Objects
+from berth.cluster.snapshot import Snapshot
 
 Consumed = dict[str, int | Fraction]  # by capacity
 _NOTHING: Final[Consumed] = {}

@@ -29,7 +29,8 @@ from berth.api.resources import exact_or_zero
 from berth.api.selectors import NodeTerms, compile_node_selector
 from berth.cel.values import Failed, Semver
 from berth.cluster.devices.changes import Changes
-from berth.cluster.snapshot import Objects, Snapshot
+from berth.cluster.objects import Objects
+from berth.cluster.snapshot import Snapshot
 
 Amount = int | Fraction
 # (counter set, counter): the amount.

@@ -11,7 +11,8 @@ import msgspec
 from berth.api.devices import AllocationResult, DeviceClass, ResourceClaim, ResourceSlice
 from berth.api.pod import Pod, PodResourceClaim, unix_seconds
 from berth.api.resources import may_be_served, pod_requests
-from berth.cluster.snapshot import Objects, Snapshot
+from berth.cluster.objects import Objects
+from berth.cluster.snapshot import Snapshot
 from berth.framework.status import Status
 
 

@@ -25,8 +25,9 @@ from berth.cluster.devices.extended import ExtendedClaims, ExtendedResources, ex
 from berth.cluster.devices.ledger import DeviceLedger
 from berth.cluster.devices.pools import DevicePools
 from berth.cluster.nodes import Mask, NodeInfo, Nodes, RejectedNodes, node_info
+from berth.cluster.objects import Objects
 from berth.cluster.pods import Trait
-from berth.cluster.snapshot import Objects, Snapshot
+from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource, ValueIndex, Values, nothing
 from berth.framework.interface import (
     PRE_FILTER_SKIPPED,
