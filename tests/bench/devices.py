@@ -51,7 +51,7 @@ from berth.framework.cycle import rank
 from berth.framework.profile import Profile
 from berth.memory import keep_freed_memory
 from berth.messages.subjects import Attempt, Term, Uid
-from berth.ranking.view import Proposals
+from berth.ranking.proposals import Proposals
 from harness.builders.objects import a_node, a_pod
 from harness.builders.profiles import default_profile
 

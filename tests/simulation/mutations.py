@@ -25,7 +25,7 @@ from berth.leader import checks, session
 from berth.leader.session import LeaderSession
 from berth.messages.attempts import Outcome, Positions, Reason
 from berth.plugins.volumes.volumebinding import plugin as volumebinding
-from berth.ranking import view
+from berth.ranking import proposals
 from berth_binder import apicalls, takeover
 from berth_binder import cache as binder_cache
 from berth_binder import claims as claims_of_binder
@@ -194,7 +194,7 @@ def _lists_in_conflicts() -> list[Replacement]:
 
 
 def _held_rooms_are_proposals() -> list[Replacement]:
-    return [(view.Proposals, "uncertain", lambda self: iter(self._by_uid.values()))]
+    return [(proposals.Proposals, "uncertain", lambda self: iter(self._by_uid.values()))]
 
 
 def _ends_of_waits_unheard() -> list[Replacement]:
@@ -250,8 +250,8 @@ def _acknowledged_before_puback() -> list[Replacement]:
 
 def _proposals_for_ever() -> list[Replacement]:
     return [
-        (view.Proposals, "expire", lambda _self, _now: []),
-        (view.Proposals, "complete_up_to", lambda _self, _watermark: None),
+        (proposals.Proposals, "expire", lambda _self, _now: []),
+        (proposals.Proposals, "complete_up_to", lambda _self, _watermark: None),
     ]
 
 

@@ -17,8 +17,9 @@ from berth.messages.bounds import within_bounds
 from berth.messages.encoding import encode
 from berth.messages.mirror import MirrorEntry, encode_entry
 from berth.messages.subjects import Term
+from berth.ranking.proposals import LIFETIME
 from berth.ranking.ranker import Ranker
-from berth.ranking.view import LIFETIME, View
+from berth.ranking.view import View
 from harness.builders.objects import a_node, a_pod
 from harness.builders.profiles import default_profile
 

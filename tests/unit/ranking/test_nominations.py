@@ -11,7 +11,7 @@ from berth.api.pod import Pod, PodStatus
 from berth.cluster.snapshot import Snapshot
 from berth.messages.attempts import Candidate, Decision, Outcome, Preemption, Ranked
 from berth.messages.subjects import Attempt
-from berth.ranking.view import NominationProposals, Proposals
+from berth.ranking.proposals import NominationProposals, Proposals
 from harness.builders.objects import a_node, a_pod
 
 LIFETIME = 30.0

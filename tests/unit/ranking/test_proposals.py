@@ -11,8 +11,9 @@ from berth.api.pod import Pod
 from berth.cluster.snapshot import Snapshot
 from berth.messages.attempts import Candidate, Decision, Outcome, Ranked
 from berth.messages.encoding import encode
-from berth.ranking import view as views
-from berth.ranking.view import EXPIRED_NAMED, LIFETIME, Proposals, View
+from berth.ranking import proposals as module
+from berth.ranking.proposals import LIFETIME, Proposals
+from berth.ranking.view import EXPIRED_NAMED, View
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -246,29 +247,29 @@ def view_of_rankings_of_no_pods(count):
 
 
 def test_of_proposals_without_a_decision_the_oldest_end_beyond_a_number(monkeypatch):
-    monkeypatch.setattr(views, "MOST_UNDECIDED", 3)
+    monkeypatch.setattr(module, "MOST_UNDECIDED", 3)
     view = view_of_rankings_of_no_pods(5)
     assert view.snapshot.pods_on("a") == 3
     assert view.take_received().expired == ["none-0", "none-1"], "a replay ends them too"
 
 
 def test_of_proposals_without_a_decision_the_oldest_end_beyond_their_bytes(monkeypatch):
-    monkeypatch.setattr(views, "MOST_UNDECIDED_BYTES", 250)
+    monkeypatch.setattr(module, "MOST_UNDECIDED_BYTES", 250)
     assert view_of_rankings_of_no_pods(5).snapshot.pods_on("a") == 2
 
 
 def test_rankings_that_place_their_pod_nowhere_are_forgotten_after_their_lifetime_too(snapshot, monkeypatch):
-    monkeypatch.setattr(views, "MOST_UNDECIDED", 3)
+    monkeypatch.setattr(module, "MOST_UNDECIDED", 3)
     proposals = Proposals(snapshot)
     for number in range(3):
         proposals.ranked(ranked(f"none-{number}.1.1"), now=0)
-    proposals.expire(views.LIFETIME.total_seconds())
+    proposals.expire(LIFETIME.total_seconds())
     ended = [proposals.ranked(ranked(f"u{number}.1.1", "a"), now=40) for number in range(3)]
     assert (ended, snapshot.pods_on("a")) == ([[], [], []], 3)
 
 
 def test_decided_proposals_do_not_count_among_those_without_a_decision(snapshot, monkeypatch):
-    monkeypatch.setattr(views, "MOST_UNDECIDED", 2)
+    monkeypatch.setattr(module, "MOST_UNDECIDED", 2)
     proposals = Proposals(snapshot)
     for number in range(5):
         proposals.ranked(ranked(f"u{number}.1.1", "a"), now=0)

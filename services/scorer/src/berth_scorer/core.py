@@ -27,8 +27,9 @@ from berth.messages.groupattempts import GroupPending, GroupRanked
 from berth.messages.subjects import TRACEPARENT
 from berth.observability.tracing import Span
 from berth.ranking.groupranker import Answering, GroupRanker
+from berth.ranking.proposals import LIFETIME
 from berth.ranking.ranker import Ranker
-from berth.ranking.view import LIFETIME, View
+from berth.ranking.view import View
 from berth_scorer.backlog import AheadTurns, Backlog, rank_of
 from berth_scorer.events import (
     AckPending,

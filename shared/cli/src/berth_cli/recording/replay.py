@@ -35,8 +35,9 @@ from berth.messages.groupattempts import GROUP_SCHEMA, GroupRanked, decode_group
 from berth.messages.livedata import LiveSource
 from berth.messages.subjects import Attempt, parse_key
 from berth.ranking.groupranker import GroupRanker
+from berth.ranking.proposals import LIFETIME
 from berth.ranking.ranker import Ranker
-from berth.ranking.view import LIFETIME, View
+from berth.ranking.view import View
 from berth_cli.recording.differences import differences, plan_differences
 from berth_cli.recording.file import Recorded, Recording, Source
 
