@@ -3,7 +3,7 @@
 import pytest
 
 from berth.api.pod import Container, PodSpec, ResourceRequirements
-from berth.api.resources import is_counted, is_extended, is_scalar, pod_requests
+from berth.api.resources import amount_in_words, is_counted, is_extended, is_scalar, pod_requests
 from harness.builders.objects import a_container
 
 MIB = 1024 * 1024
@@ -101,3 +101,21 @@ def test_an_invalid_quantity_counts_as_0_and_is_reported_with_its_path():
 )
 def test_kinds_of_resources(resource, scalar, extended, counted):
     assert (is_scalar(resource), is_extended(resource), is_counted(resource)) == (scalar, extended, counted)
+
+
+@pytest.mark.parametrize(
+    ("resource", "value", "up", "expected"),
+    [
+        pytest.param("cpu", 2500, False, "2.5", id="cores"),
+        pytest.param("cpu", 500, False, "500m", id="millicores"),
+        pytest.param("cpu", 0, False, "0", id="none"),
+        pytest.param("memory", 4 * 2**30, False, "4 GiB", id="whole"),
+        pytest.param("memory", 4 * 2**30 - 1, False, "3.99 GiB", id="room is rounded down"),
+        pytest.param("memory", 4 * 2**30 + 1, True, "4.01 GiB", id="requests are rounded up"),
+        pytest.param("memory", 17, False, "17 B", id="bytes"),
+        pytest.param("hugepages-2Mi", 2**31, False, "2 GiB", id="huge pages"),
+        pytest.param("example.com/gpu", 3, False, "3", id="a count"),
+    ],
+)
+def test_amounts_are_rounded_so_that_no_shortage_disappears(resource, value, up, expected):
+    assert amount_in_words(resource, value, up=up) == expected

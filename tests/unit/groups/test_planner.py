@@ -80,7 +80,7 @@ def test_one_member_too_many_and_none_has_a_node():
             [
                 "4 of 9 have a place, 8 are needed",
                 "5 like m004 do not fit: 0/1 nodes are available: 1 Insufficient cpu",
-                "there is no room for so many: 4 more ask for 3600m cpu",
+                "there is no room for so many: 4 more ask for 3.6 cpu",
             ],
         ),
         (
@@ -99,7 +99,7 @@ def test_one_member_too_many_and_none_has_a_node():
             [
                 "1 of 3 have a place",
                 "2 like m001 do not fit: 0/1 nodes are available: 1 Insufficient memory",
-                "there is no room for all of them: 2 more ask for 12Gi memory",
+                "there is no room for all of them: 2 more ask for 12 GiB memory",
             ],
         ),
     ],
@@ -339,8 +339,7 @@ def test_min_resources_beyond_the_members_must_be_free():
     short = plan_at_once(a_question(driver, min_resources={"cpu": 9000}), racks([0, 0]), PROFILE)
     assert enough.is_found
     assert short.message == (
-        "1 of 1 have a place; minResources asks for 9000m cpu beyond its bound members, "
-        "8000m is free in all (a sum of 2 nodes)"
+        "1 of 1 have a place; minResources asks for 9 cpu beyond its bound members, 8 is free in all (a sum of 2 nodes)"
     )
 
 

@@ -7,7 +7,7 @@ from berth.cluster.nodes import Nodes
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, Resource
 from berth.framework.status import Code, CycleState, Status
-from berth.plugins.noderesources.fit import NodeResourcesFit, NodeResourcesFitArgs, amount_in_words, validate
+from berth.plugins.noderesources.fit import NodeResourcesFit, NodeResourcesFitArgs, validate
 from berth.plugins.noderesources.scoringstrategy import (
     RequestedToCapacityRatio,
     ResourceWeight,
@@ -308,20 +308,3 @@ def test_an_unknown_strategy_or_one_without_a_shape_is_rejected(strategy, proble
 
 def test_the_default_arguments_are_valid():
     assert validate(NodeResourcesFitArgs(), "a") == []
-
-
-@pytest.mark.parametrize(
-    ("resource", "value", "up", "expected"),
-    [
-        pytest.param("cpu", 2500, False, "2.5", id="cores"),
-        pytest.param("cpu", 500, False, "500m", id="millicores"),
-        pytest.param("cpu", 0, False, "0", id="none"),
-        pytest.param("memory", 4 * 2**30, False, "4 GiB", id="whole"),
-        pytest.param("memory", 4 * 2**30 - 1, False, "3.99 GiB", id="room is rounded down"),
-        pytest.param("memory", 4 * 2**30 + 1, True, "4.01 GiB", id="requests are rounded up"),
-        pytest.param("memory", 17, False, "17 B", id="bytes"),
-        pytest.param("example.com/gpu", 3, False, "3", id="a count"),
-    ],
-)
-def test_amounts_are_rounded_so_that_no_shortage_disappears(resource, value, up, expected):
-    assert amount_in_words(resource, value, up=up) == expected

@@ -522,9 +522,11 @@ def test_every_stage_of_a_pod_that_waits_is_kept():
     "said",
     [
         "0 of 4 have a place in the best domain, 4 do not fit: 0/2 nodes are available: 2 Insufficient cpu",
-        "there is no room for all of them: 4 more ask for at least 8 cpu and 3600Mi memory",
-        "3 of 6 have a place, 4 are needed; there is no room for so many: 1 more asks for 1500m cpu",
+        "there is no room for all of them: 4 more ask for at least 8 cpu and 3.51 GiB memory",
+        "3 of 6 have a place, 4 are needed; there is no room for so many: 1 more asks for 1.5 cpu",
         "1 is bound, 1 like 2 does not fit where the group runs",
+        "minResources asks for 9 cpu beyond its bound members, 8.5 is free in all (a sum of 2 nodes)",
+        "no placement found in 4 orders, nor by packing nodes tightly",
     ],
 )
 def test_why_a_group_has_no_place_is_kept(said: str):

@@ -195,21 +195,21 @@ microsoft net nvidia openstack org pd portworx wheel
 """
 _SENTENCES: Final = """
 a about active after again ago all allocatable allow allowed already an and anti any are as ask asked asks at attempt
-attempts available awaiting backoff because been before being belongs berth best better binder bindings but bytes can
-candidates cannot capacity change changed changes claim claims class collector condition conditions conflict
+attempts available awaiting b backoff because been before being belongs berth best better beyond binder bindings but
+bytes can candidates cannot capacity change changed changes claim claims class collector condition conditions conflict
 conflicting constraint constraints converting could count create deleted didn disks do does doesn domain driver enough
-error estimated eviction exceed exceeds exception existing expected extender extenders failed feasible filter fit
-flight for found free from gated get given got group grouped groups had has have held help helpful hint how immediate
-in inactive incoming incomplete insufficient into it its itself kept known lacks last lately least left less like limit
-longer lower many match matched matches matching max maximum meet mirror missing more must named nearer needed needs
-newer next no node nominated none normal nothing now number numbers object of old on one only or other others
-persistentvolume persistentvolumeclaim persistentvolumeclaims place placed please plugin ports possible preempted
-preemption proposals proposed ranked ranking recovering rejected requested requests resource resources room rules runs
-s sample samples satisfied satisfy saturated schedule score scorer scorers second seconds see seen selector server
-since so some space spread still t taints tenant than that the their them then there these they this time to tolerate
-tolerated too took translate unbound undecodable under unresolvable until untolerated unusable used variable versions
-very victim victims view violate volumes waited waiting want was watch watcher were what when where which while why
-will with without would written yet
+error estimated eviction exceed exceeds exception existing expected extender extenders failed feasible filter fit flight
+for found free from gated get gib given got group grouped groups had has have held help helpful hint how immediate in
+inactive incoming incomplete insufficient into it its itself kept kib known label lacks last lately least left less like
+limit longer lower many match matched matches matching max maximum meet members mib minresources mirror missing more
+must named nearer needed needs newer next no node nominated none nor normal nothing now number numbers object of old on
+one only or order orders other others packing persistentvolume persistentvolumeclaim persistentvolumeclaims pib place
+placed placement please plugin ports possible preempted preemption proposals proposed ranked ranking recovering rejected
+requested requests resource resources room rules runs s sample samples satisfied satisfy saturated schedule score scorer
+scorers second seconds see seen selector server since so some space spread still sum t taints tenant than that the their
+them then there these they this tib tightly time to tolerate tolerated too took translate unbound undecodable under
+unresolvable until untolerated unusable used variable versions very victim victims view violate volumes waited waiting
+want was watch watcher were what when where which while why will with without would written yet
 """
 # Of expressions that select devices.
 _EXPRESSIONS: Final = """

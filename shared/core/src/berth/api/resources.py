@@ -39,6 +39,7 @@ MAX_VALUE: Final = 2**63 - 1
 LARGE: Final = 2**46
 
 _DECIMAL: Final = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_BYTES: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _BINARY: Final = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 # Beyond it every value is 0, one unit, or cut: the number need not be built.
 _MAX_EXPONENT: Final = 64
@@ -110,6 +111,17 @@ def quantity_text(amount: int | Fraction) -> str:
         if whole and whole % (1 << power) == 0:
             return f"{whole >> power}{suffix}"
     return str(whole)
+
+
+def amount_in_words(resource: str, amount: int, *, up: bool = False) -> str:
+    """``2.5``, ``500m``, ``3.75 GiB``: to two places, rounded down, or ``up``, so that no shortage disappears."""
+    if resource == CPU:
+        return f"{amount}m" if 0 < amount < 1000 else f"{amount / 1000:.3f}".rstrip("0").rstrip(".")
+    if resource not in (MEMORY, EPHEMERAL_STORAGE) and not resource.startswith("hugepages-"):
+        return str(amount)
+    power = max(power for power in range(len(_BYTES)) if not power or amount >= 1024**power)
+    hundredths = -(-amount * 100 // 1024**power) if up else amount * 100 // 1024**power
+    return f"{f'{hundredths / 100:.2f}'.rstrip('0').rstrip('.')} {_BYTES[power]}"
 
 
 @lru_cache(maxsize=8192)

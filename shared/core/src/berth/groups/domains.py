@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from berth.api.pod import Pod
-from berth.api.resources import CPU, counted
+from berth.api.resources import amount_in_words, counted
 from berth.api.selectors import AffinityTermKind, PodSelector
 from berth.cluster.columns import ABSENT
 from berth.cluster.nodes import Amount, Mask
@@ -222,10 +222,10 @@ class _Bounds:
         for resource, (amount, of_domains) in self._asked.items():
             free = int(of_domains[domain])
             if amount > free:
-                unit = "m" if resource == CPU else ""
+                asked = amount_in_words(resource, amount, up=True)
                 return (
-                    f"minResources asks for {amount}{unit} {resource} beyond its bound members, "
-                    f"{free}{unit} is free in all (a sum of {self._nodes(domain)} nodes)"
+                    f"minResources asks for {asked} {resource} beyond its bound members, "
+                    f"{amount_in_words(resource, free)} is free in all (a sum of {self._nodes(domain)} nodes)"
                 )
         return ""
 

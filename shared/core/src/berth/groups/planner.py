@@ -16,7 +16,7 @@ import numpy as np
 
 from berth.api.pod import Pod
 from berth.api.podgroups import MOST_MEMBERS
-from berth.api.resources import CPU, quantity_text
+from berth.api.resources import amount_in_words
 from berth.cluster.nodes import Mask
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import RankOptions, rank
@@ -426,15 +426,8 @@ class Planner:
         # Of unlike members those that ask for least may do.
         least = {name: sum(sorted(each.get(name, 0) for each in lacking)[:count]) for name in resources}
         at_least = "at least " * (len(best.missing) > 1 and count < len(lacking))
-        amounts = " and ".join(f"{_quantity(name, amount)} {name}" for name, amount in least.items())
+        amounts = " and ".join(f"{amount_in_words(name, amount, up=True)} {name}" for name, amount in least.items())
         return f": {count} more {'asks' if count == 1 else 'ask'} for {at_least}{amounts}"
-
-
-def _quantity(resource: str, amount: int) -> str:
-    """``1500m``, ``4``, ``3Gi``."""
-    if resource != CPU:
-        return quantity_text(amount)
-    return f"{amount}m" if amount % 1000 else str(amount // 1000)
 
 
 def _parts(domain: Domain, domains: DomainChoice) -> Sequence[Mask]:

@@ -29,6 +29,7 @@ from berth.api.resources import (
     PODS,
     Amounts,
     Requests,
+    amount_in_words,
     is_extended,
     is_scalar,
     may_be_served,
@@ -67,7 +68,6 @@ INSUFFICIENT: Final = "Insufficient {}"
 WANTED: Final = StateKey[CountedAmounts]("NodeResourcesFit.wanted")
 _FIRST: Final = (CPU, MEMORY, EPHEMERAL_STORAGE)
 _WORDS: Final = {CPU: "CPU", MEMORY: "memory", EPHEMERAL_STORAGE: "ephemeral storage"}
-_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _MAX_BITS: Final = 60  # reasons that fit into the bits of an int64
 
 
@@ -350,17 +350,6 @@ def _shortage(resource: str, amount: int, nodes: Nodes, short: Mask, only: Mask)
         examples=[room.node],
         amounts={"asked": amount, **room.amounts()},
     )
-
-
-def amount_in_words(resource: str, amount: int, *, up: bool = False) -> str:
-    """``2.5``, ``500m``, ``3.75 GiB``: to two places, rounded down, or ``up``, so that no shortage disappears."""
-    if resource == CPU:
-        return f"{amount}m" if 0 < amount < 1000 else f"{amount / 1000:.3f}".rstrip("0").rstrip(".")
-    if resource not in (MEMORY, EPHEMERAL_STORAGE):
-        return str(amount)
-    power = max(power for power in range(len(_UNITS)) if not power or amount >= 1024**power)
-    hundredths = -(-amount * 100 // 1024**power) if up else amount * 100 // 1024**power
-    return f"{f'{hundredths / 100:.2f}'.rstrip('0').rstrip('.')} {_UNITS[power]}"
 
 
 Sum_co = TypeVar("Sum_co", int, npt.NDArray[np.float64], covariant=True)
