@@ -840,8 +840,28 @@ def test_pods_that_wait_with_their_group_are_counted_once_and_not_as_gated():
     assert watcher.core.answers.page(PageRequest(), watcher.now).queues == counts
     figures = watcher.core.figures(watcher.now)
     assert stats_of(figures)["queues"] == counts
-    # kube-scheduler's queues are label values of a metric, in which a group is an entry beside its pods.
-    assert figures.pending == {"active": 0, "backoff": 0, "unschedulable": 1, "gated": 5}
+    # As in kube-scheduler, they are in the queue of their group, which is no pod.
+    assert figures.pending == {"active": 0, "backoff": 0, "unschedulable": 4, "gated": 1}
+
+
+def test_pods_of_a_group_are_pending_in_its_queue_and_in_none_while_it_is_in_flight():
+    watcher = a_watcher(a_pod_group(minimum=3), *members(2))
+
+    def pending() -> dict[str, int]:
+        return {queue: pods for queue, pods in watcher.core.figures(watcher.now).pending.items() if pods}
+
+    assert pending() == {"gated": 2}
+    watcher.show(a_member("gang-2"))
+    assert (in_flight(watcher), pending()) == (3, {})
+    watcher.show(a_member("gang-3"))  # waits for the Decision
+    watcher.delete(a_member("gang-0"))
+    assert pending() == {"gated": 1}
+    watcher.decide(GANG, Outcome.UNSCHEDULABLE, positions=Positions(cluster=watcher.sequence), blockers=["X"])
+    assert pending() == {}  # tried again with its present members
+    watcher.decide(GANG, Outcome.UNSCHEDULABLE, positions=Positions(cluster=watcher.sequence), blockers=["X"])
+    assert pending() == {"unschedulable": 3}
+    watcher.delete(a_member("gang-1"))
+    assert pending() == {"gated": 2}
 
 
 def test_a_group_is_found_in_its_queue_and_beside_its_pods():

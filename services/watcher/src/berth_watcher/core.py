@@ -241,7 +241,7 @@ class WatcherCore:
     @property
     def waiting(self) -> int:
         """Pods whose next step is this watcher's: they wait for their turn, the takeover or the mirror."""
-        return 0 if self._attempts.window.is_closed else self._queue.pending()["active"]
+        return 0 if self._attempts.window.is_closed else self._queue.active
 
     @property
     def progress(self) -> int:
@@ -292,12 +292,11 @@ class WatcherCore:
         return queued is not None and queued.attempt == attempt and queued.stage in UNDECIDED
 
     def figures(self, now: float) -> Figures:
-        window, pending, queues = self._attempts.window, self._queue.pending(), self._queue.waiting_pods()
+        window, queues = self._attempts.window, self._queue.waiting_pods()
         left_out = Counter(kind for kind, _, _ in self._store.undecodable)
-        pending["active"] += self._attempts.not_stored
         queues["active"] += self._attempts.not_stored
         return Figures(
-            pending=pending,
+            pending=self._grouping.pending(queues),
             queues=queues,
             unschedulable=self._queue.unschedulable({name: each.rejecting for name, each in self._profiles.items()}),
             incoming=self._queue.incoming,

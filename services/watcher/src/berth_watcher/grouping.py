@@ -29,6 +29,7 @@ from berth.api.podgroups import (
 )
 from berth.cluster.podgroups import KINDS
 from berth.messages.attempts import Outcome
+from berth.messages.queue import WITH_GROUP
 from berth.messages.subjects import Attempt
 from berth_watcher.queue.groups import (
     REPLACEMENT_SECONDS,
@@ -38,7 +39,7 @@ from berth_watcher.queue.groups import (
     QueuedGroup,
     Way,
 )
-from berth_watcher.queue.queuedpod import EventClock, QueuedPod, Stage
+from berth_watcher.queue.queuedpod import KUBE_QUEUES, EventClock, QueuedPod, Stage
 from berth_watcher.queue.schedulingqueue import SchedulingQueue
 from berth_watcher.store import ObjectStore
 
@@ -126,6 +127,19 @@ class Grouping:
         found["waiting"] += sum(any(map(self._queue.get, each.pods)) for each in nameless)
         return found if any(found.values()) else {}
 
+    def pending(self, waiting: Mapping[str, int]) -> dict[str, int]:
+        """Pods by kube-scheduler's queue: a group's are in its queue. ``waiting``: by people's queue."""
+        found = {queue: pods for queue, pods in waiting.items() if queue != WITH_GROUP}
+        found["gated"] += waiting[WITH_GROUP]
+        for entry in self._entries.values():
+            queue = KUBE_QUEUES.get(entry.stage)
+            if queue is None:  # in flight with these pods, some of which may be gone
+                found["gated"] -= sum(self._is_with_group(pod.uid) for pod in entry.members)
+            elif entry.stage not in {Stage.GROUPED, Stage.RECOVERING}:
+                found["gated"] -= len(entry.members)
+                found[queue] += len(entry.members)
+        return found
+
     # --- what happens to pods and PodGroups
 
     def observe_pod(self, uid: str, pod: Pod | None) -> None:
@@ -197,6 +211,10 @@ class Grouping:
         """Without gated ones, which wait for a reason of their own."""
         found = map(self._queue.get, group.pods)
         return [queued for queued in found if queued is not None and queued.stage is not Stage.GATED]
+
+    def _is_with_group(self, uid: str) -> bool:
+        queued = self._queue.get(uid)
+        return queued is not None and queued.stage is Stage.GROUPED
 
     def take_left(self) -> list[QueuedPod]:
         """Pods that waited with a group which they name no more, and wait with no other one."""

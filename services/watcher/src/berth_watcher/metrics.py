@@ -24,7 +24,7 @@ GAUGES: Final[tuple[GaugeName, ...]] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    pending: Mapping[str, int]  # pods by kube-scheduler's queue, and PodGroups beside their pods
+    pending: Mapping[str, int]  # pods by kube-scheduler's queue
     queues: Mapping[str, int]  # pods by the queue that people see
     # Rejected pods not tried again since, by plugin and profile: once per plugin, and once for all names that are not
     # plugins of the profile.

@@ -218,12 +218,10 @@ class SchedulingQueue:
     def pods(self) -> Iterator[QueuedPod]:
         return iter(self._pods.values())
 
-    def pending(self) -> dict[str, int]:
-        """Entries by kube-scheduler's queue: a group is one, beside its pods."""
-        sizes = dict.fromkeys(KUBE_QUEUES.values(), 0)
-        for stage, queue in KUBE_QUEUES.items():
-            sizes[queue] += self._stage_sizes[stage]
-        return sizes
+    @property
+    def active(self) -> int:
+        """Entries of the active queue, groups among them."""
+        return sum(self._stage_sizes[stage] for stage, queue in KUBE_QUEUES.items() if queue == "active")
 
     def waiting_pods(self) -> dict[str, int]:
         """Pods by the queue that people see."""

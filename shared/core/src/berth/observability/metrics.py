@@ -178,7 +178,7 @@ METRICS: Final[dict[str, Metric]] = {
         kind="gauge",
         labels=("queue",),
         meaning="Pending pods, by queue: active, backoff, unschedulable, gated. Pods that wait with their PodGroup are "
-        "gated, and the group is one more in its queue.",
+        "in its queue.",
     ),
     "scheduler_queue_incoming_pods_total": Metric(
         kind="counter",
