@@ -140,6 +140,16 @@ def test_a_large_ranking_loses_points_then_alternates_and_never_members():
     assert without_alternates.plan.members == PLAN.members
 
 
+def test_a_ranking_without_alternates_does_not_name_their_nodes():
+    alternate = Alternate(len(PLAN.nodes), 1, 0, 0, 1)
+    of_class = msgspec.structs.replace(PLAN.classes[0], alternates=[alternate])
+    whole = ranked(plan=msgspec.structs.replace(PLAN, nodes=[*PLAN.nodes, "n" * 253], classes=[of_class]))
+    assert within_bounds(whole) == whole
+    cut = within_bounds(whole, 1).plan
+    assert set(cut.nodes) == {whole.plan.nodes[member.node] for member in PLAN.members}
+    assert (cut.members, cut.classes[0].alternates) == (PLAN.members, [])
+
+
 @pytest.mark.parametrize("dialect", list(Dialect))
 def test_a_subject_names_the_group_of_its_dialect(dialect: Dialect):
     key = GroupKey(dialect, "ml", "train-7.v2")

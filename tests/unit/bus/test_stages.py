@@ -206,4 +206,4 @@ def test_a_plan_that_is_too_large_loses_alternates_and_then_all_but_its_reason(s
     assert (len(left.plan.members), left.plan.error) == (600, "")
     many = decode_group(group_ranked_message(session, a_group_ranked(a_group_pending(1500))).data, GroupRanked)
     assert (many.bundle, many.plan.members) == (NO_MEMBERS, [])
-    assert many.plan.error == "the plan does not fit into a message beside the group"
+    assert many.plan.error == f"the plan does not fit into a message beside the group: NATS takes {LIMIT} bytes"

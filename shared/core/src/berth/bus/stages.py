@@ -19,7 +19,7 @@ from berth.bus.interface import MESSAGE_ID, PubAck, Session, TooLargeError, mess
 from berth.bus.topology import DEAD
 from berth.errors import BerthError, DecodeError
 from berth.log import get_logger
-from berth.messages.attempts import AttemptReport, DeadLetter, Decision, Pending, Ranked
+from berth.messages.attempts import AttemptReport, DeadLetter, Decision, Pending, Ranked, Rejection
 from berth.messages.bundles import Bundle
 from berth.messages.encoding import Message, encode
 from berth.messages.groupattempts import MOST_GROUP_BYTES, GroupPending, GroupRanked, subject_name
@@ -244,8 +244,11 @@ def _smaller_rankings(message: Ranked) -> Iterator[Ranked]:
 
 def _smaller_plans(message: GroupRanked, limit: int) -> Iterator[GroupRanked]:
     # The last form is an error in place of the plan, without the members.
-    yield group_within_bounds(message, limit - MOST_HEADER_BYTES)
-    reason = message.plan.error or "the plan does not fit into a message beside the group"
+    bounded = group_within_bounds(message, limit - MOST_HEADER_BYTES)
+    yield bounded
+    classes = [msgspec.structs.replace(each, rejections=_unnamed(each.rejections)) for each in bounded.plan.classes]
+    yield msgspec.structs.replace(bounded, plan=msgspec.structs.replace(bounded.plan, classes=classes, devices={}))
+    reason = message.plan.error or f"the plan does not fit into a message beside the group: NATS takes {limit} bytes"
     plan = GroupPlan(need=message.need, error=reason[:REASON_CHARACTERS])
     scorer = message.scorer[:NAME_CHARACTERS]
     yield msgspec.structs.replace(message, bundle=NO_MEMBERS, plan=plan, scorer=scorer)
@@ -274,11 +277,14 @@ def _smaller_reports(message: R) -> Iterator[R]:
 
 def _unexplained(message: R, count: int) -> R:
     candidates = [msgspec.structs.replace(each, scores={}, details={}) for each in message.candidates[:count]]
-    rejections = [msgspec.structs.replace(each, examples=[]) for each in message.rejections]
-    text = message.message[:REASON_CHARACTERS]
+    rejections, text = _unnamed(message.rejections), message.message[:REASON_CHARACTERS]
     return msgspec.structs.replace(
         message, candidates=candidates, weights={}, rejections=rejections, devices={}, message=text
     )
+
+
+def _unnamed(rejections: Iterable[Rejection]) -> list[Rejection]:
+    return [msgspec.structs.replace(each, examples=[]) for each in rejections]
 
 
 def _shorter_letters(letter: DeadLetter) -> Iterator[DeadLetter]:

@@ -138,7 +138,10 @@ def within_bounds(message: GroupRanked, most: int = MOST_GROUP_BYTES) -> GroupRa
     texts = {name: shortened(getattr(plan, name), MESSAGE_CHARACTERS) for name in ("message", "note", "error")}
     for left_out in _LEFT_OUT:
         smaller = [msgspec.structs.replace(each, **left_out) for each in classes]
-        bounded = msgspec.structs.replace(plan, classes=smaller, **texts)
+        numbers = [each.node for each in plan.members]  # members have the first nodes
+        numbers += [one.node for each in smaller for one in each.alternates]
+        nodes = plan.nodes[: max(numbers, default=-1) + 1]
+        bounded = msgspec.structs.replace(plan, classes=smaller, nodes=nodes, **texts)
         message = msgspec.structs.replace(message, plan=bounded)
         if len(encode(message)) <= most:
             break
