@@ -187,12 +187,13 @@ def test_a_preferred_rack_holds_most_and_the_rest_goes_outside():
     snapshot = racks([0, 0], [0, 0, 1], [3])
     found = plan_at_once(a_question(members(14, cpu="1"), rack="preferred"), snapshot, PROFILE)
     assert racks_of(found) == {"r1": 11, "r0": 3}
-    assert found.domain == "r1"
+    assert (found.topology_key, found.domain, found.note) == (RACK, "", "11 of 14 are in rack r1, the preferred one")
 
 
 def test_a_preferred_rack_that_holds_all_is_the_fullest():
     found = plan_at_once(a_question(members(4, cpu="1"), rack="preferred"), racks([0, 0], [2, 2]), PROFILE)
     assert racks_of(found) == {"r1": 4}
+    assert (found.domain, found.note) == ("r1", "")
 
 
 def test_the_rest_of_a_begun_group_goes_to_its_rack():
@@ -489,6 +490,7 @@ def test_a_gang_that_needs_gpus_of_nodes_pauses_as_any_other():
 def test_a_preferred_rack_is_no_part_of_why_there_is_no_plan():
     found = plan_at_once(a_question(members(9, cpu="1"), rack="preferred"), racks([0], [0]), PROFILE)
     assert found.message.startswith("8 of 9 have a place; ")
+    assert (found.topology_key, found.domain) == (RACK, "")  # the counts are of all nodes
 
 
 def test_members_with_claims_get_devices_of_their_own_and_none_is_left_assumed():

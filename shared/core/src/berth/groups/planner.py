@@ -312,6 +312,7 @@ class Planner:
         nodes = _NodeTable()
         number_of = {pod.uid: each.number for each in self.classes for pod in each.pods}
         placed = self._workspace.placed
+        domain, note = _named(attempt.domain, [each.node for each in placed], self._workspace.snapshot, domains)
         members = [PlannedMember(each.pod.uid, number_of[each.pod.uid], nodes.number(each.node)) for each in placed]
         rows = attempt.domain.rows if domains.outside is None else domains.outside
         classes: list[ClassPlan] = []
@@ -338,8 +339,8 @@ class Planner:
             members=members,
             classes=classes,
             topology_key=domains.key,
-            domain=attempt.domain.name,
-            note=domains.note,
+            domain=domain,
+            note=note,
             orders=self._orders,
             steps=self._steps,
             devices={each.pod.uid: each.devices for each in placed if each.devices},
@@ -408,7 +409,7 @@ class Planner:
             need=question.need,
             classes=classes,
             topology_key=domains.key,
-            domain=best.domain.name,
+            domain=best.domain.name if domains.outside is None else "",
             note=domains.note,
             message="; ".join(parts),
             is_impossible=domains.is_impossible,
@@ -428,6 +429,14 @@ class Planner:
         at_least = "at least " * (len(best.missing) > 1 and count < len(lacking))
         amounts = " and ".join(f"{amount_in_words(name, amount, up=True)} {name}" for name, amount in least.items())
         return f": {count} more {'asks' if count == 1 else 'ask'} for {at_least}{amounts}"
+
+
+def _named(domain: Domain, nodes: Sequence[str], snapshot: Snapshot, domains: DomainChoice) -> tuple[str, str]:
+    """The domain that has these nodes, and what to know of it: of a preferred one, how many are in it if not all."""
+    inside = sum(bool(domain.rows[row]) for node in nodes if (row := snapshot.rows.of(node)) is not None)
+    if domains.outside is None or inside == len(nodes):
+        return domain.name, domains.note
+    return "", f"{inside} of {len(nodes)} are in {domains.key} {domain.name}, the preferred one"
 
 
 def _parts(domain: Domain, domains: DomainChoice) -> Sequence[Mask]:
