@@ -20,13 +20,13 @@ from berth.cluster.snapshot import Snapshot
 from berth.framework.profile import Profile
 from berth.messages.attempts import Outcome, Ranked
 from berth.messages.encoding import decode
-from berth.messages.livedata import NodeSample
+from berth.messages.livedata import MeasuredUsage, NodeSample, encode_sample
 from berth.plugins.dynamicresources.claims import claim_names
 from berth.profiles.configuration import profiles_of
 from berth.profiles.installed import known_plugins
 from berth_cli.recording.file import Recording
 from berth_cli.recording.history import Fate, History, recorded_end
-from berth_cli.recording.measures import BusiestNodes, Traffic
+from berth_cli.recording.measures import LastSamples, MeasuredLoad, Spread
 from berth_cli.recording.whatif import OtherRun, RunResult, WhatIf, what_if
 from harness.builders.objects import a_container, a_node, a_pod
 from harness.builders.profiles import default_profile, packing_profiles
@@ -249,11 +249,30 @@ def test_traffic_moves_with_the_pods_by_their_annotations():
         "n0": NodeSample(receive=5.0, transmit=12e6, sampled_at=START),
         "n1": NodeSample(receive=7.0, transmit=6e6, sampled_at=START),
     }
-    traffic = Traffic(here, samples)
-    assert traffic.of(here) == BusiestNodes(receive=7.0, transmit=12e6)
-    assert traffic.of(there) == BusiestNodes(receive=7.0, transmit=16e6)  # 6 + 10; n0: 12 - 10
-    assert Traffic(here, {}).of(there) == BusiestNodes(receive=None, transmit=10e6)
-    assert Traffic(Snapshot(), {}).of(Snapshot()) == BusiestNodes(receive=None, transmit=None)
+    load = MeasuredLoad(here, LastSamples(traffic=samples))
+    assert (load.received(here), load.transmitted(here)) == (7.0, 12e6)
+    assert (load.received(there), load.transmitted(there)) == (7.0, 16e6)  # 6 + 10; n0: 12 - 10
+    annotated, empty = MeasuredLoad(here, LastSamples()), Snapshot()
+    assert (annotated.received(there), annotated.transmitted(there)) == (None, 10e6)
+    assert (annotated.received(empty), annotated.transmitted(empty)) == (None, None)
+
+
+def test_measured_cpu_and_memory_move_with_the_pods_by_their_estimates(world: RecordedWorld):
+    for node, cores in (("n0", 3000.0), ("n1", 1000.0)):
+        used = MeasuredUsage(average=cores), MeasuredUsage(average=2.0**30)
+        sample = NodeSample(cpu=used[0], memory=used[1], sampled_at=START)
+        world.publish("bandwidth", f"load.{node}", encode_sample(sample))
+    world.publish("bandwidth", "load.n2", b"no sample")
+    for number in range(2):
+        world.one_by_one(small(f"web-{number}", cpu="2"))
+    found = asked(world.recording, packing_profiles())
+    assert found.recorded.cpu_used_percent == Spread(least=25, mean=50, most=75, deviation=25)
+    # Both pods are on n0 then: 3000 + 1700 (85 % of 2 cores) of 4000, and 1 GiB + 200 MiB of 8 GiB; n2 has no sample.
+    assert found.other.measures.cpu_used_percent == Spread(least=25, mean=71.25, most=117.5, deviation=46.25)
+    assert found.other.measures.memory_used_percent == Spread(least=12.5, mean=13.72, most=14.94, deviation=1.22)
+    assert found.again.measures == found.recorded
+    unmeasured = asked(RecordedWorld(1, scorers=1, nodes=1).recording, SAME).recorded
+    assert (unmeasured.cpu_used_percent, unmeasured.memory_used_percent) == (None, None)
 
 
 def test_outcomes_are_the_last_decision_of_a_pod(world: RecordedWorld):

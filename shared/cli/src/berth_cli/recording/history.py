@@ -27,6 +27,7 @@ from berth.messages.subjects import Attempt, key, parse_key
 from berth.plugins.dynamicresources.claims import claim_names
 from berth.plugins.volumes.claims import claims_of
 from berth_cli.recording.file import Recorded, Recording, Source
+from berth_cli.recording.measures import LastSamples
 
 M = TypeVar("M", bound=Message)
 Claim = tuple[str, str, str]  # kind, namespace and name
@@ -67,7 +68,7 @@ class History:
         self.preemptors: dict[str, str] = {}  # by uid of a victim, the uid of the pod or PodGroup
         # by uid, the time at which a pod was found deleted, or bound by others, before berth bound it
         self.gone: dict[str, datetime] = {}
-        self.samples = _last_samples(recording)  # the last sample of each node, of one query
+        self.samples = _last_samples(recording)
         self._reasons: dict[str, str] = {}
         self._claims: dict[Claim, datetime] = {}
         placed = _placed_at_the_begin(recording)
@@ -230,15 +231,18 @@ def _placed_at_the_begin(recording: Recording) -> frozenset[str]:
     return frozenset(placed.pod.uid for row in range(snapshot.size) for placed in snapshot.placed_on_row(row))
 
 
-def _last_samples(recording: Recording) -> dict[str, NodeSample]:
-    # Of the query whose name comes first.
+def _last_samples(recording: Recording) -> LastSamples:
+    # Of traffic and of usage each of the query whose name comes first.
     found: dict[str, dict[str, NodeSample]] = {}
     for record in recording.of(BANDWIDTH):
         with suppress(DecodeError):
             query, node = parse_key(record.subject)
             sample = None if record.payload is None else decode_sample(record.payload)
-            if sample is None:
-                found.get(query, {}).pop(node, None)
-            elif sample.has_traffic:
-                found.setdefault(query, {})[node] = sample
-    return found[min(found)] if found else {}
+            found.setdefault(query, {}).pop(node, None)
+            if sample is not None:
+                found[query][node] = sample
+    queries = [samples for _, samples in sorted(found.items())]
+    return LastSamples(
+        traffic=next((each for each in queries if any(one.has_traffic for one in each.values())), {}),
+        usage=next((each for each in queries if any(one.has_usage for one in each.values())), {}),
+    )

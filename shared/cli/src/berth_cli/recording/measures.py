@@ -1,19 +1,23 @@
-"""A cluster in a few comparable numbers: spread, fragmentation, bandwidth."""
+"""A cluster in a few comparable numbers: spread, fragmentation, measured load."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
 
 from berth.api.config.networktraffic import EGRESS_ANNOTATION, INGRESS_ANNOTATION, annotated_rate
+from berth.api.config.nodeload.args import DEFAULT_SCALING_FACTORS
+from berth.api.config.nodeload.queries import MEASURED, MeasuredResource, by_resource
 from berth.api.pod import Pod
 from berth.api.resources import CPU, MEMORY
 from berth.cluster.nodes import Amount, RowIndex
+from berth.cluster.pods import PlacedPod
 from berth.cluster.snapshot import Snapshot
 from berth.messages.livedata import NodeSample
+from berth.plugins.nodeload.estimates import ClassEstimates, scaled
 
 
 class Spread(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,7 +31,8 @@ class Measures(msgspec.Struct, frozen=True, kw_only=True):
     """A cluster in numbers. Percentages are relative to the node.
 
     ``room_for``: number of further pods like the largest placed one; ``stranded_cpu_percent``: share of all free CPU on
-    nodes without room for it (fragmentation). ``receive`` and ``transmit``: bytes per second of the busiest node;
+    nodes without room for it (fragmentation). ``cpu_used_percent``, ``memory_used_percent``: means that were measured
+    on the nodes with samples, ``None`` without any. ``receive`` and ``transmit``: bytes per second of the busiest node;
     ``None`` without samples and annotations.
     """
 
@@ -37,6 +42,8 @@ class Measures(msgspec.Struct, frozen=True, kw_only=True):
     pods_per_node: Spread
     cpu_percent: Spread
     memory_percent: Spread
+    cpu_used_percent: Spread | None
+    memory_used_percent: Spread | None
     room_for: int
     stranded_cpu_percent: float
     receive: float | None
@@ -44,51 +51,66 @@ class Measures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BusiestNodes:
-    """Bytes per second of the busiest receiving and transmitting node; ``None`` if unknown."""
+class LastSamples:
+    """By node, the last samples of its traffic and of its use of CPU and memory, each of one query."""
 
-    receive: float | None
-    transmit: float | None
+    traffic: Mapping[str, NodeSample] = field(default_factory=dict)
+    usage: Mapping[str, NodeSample] = field(default_factory=dict)
 
 
-class Traffic:
-    """Traffic of nodes, measured in one cluster, corrected by annotations of pods that are elsewhere in another.
+class MeasuredLoad:
+    """Load of nodes, measured in one cluster, corrected by pods that are elsewhere in another.
 
-    Without any sample the annotations alone count.
+    They count by their bandwidth annotations, which alone count without any sample, and NodeLoad's default estimates.
     """
 
-    def __init__(self, measured: Snapshot, samples: Mapping[str, NodeSample]) -> None:
+    def __init__(self, measured: Snapshot, samples: LastSamples) -> None:
+        self._measured = measured
         self._samples = samples
-        self._annotated = {name: _annotated(measured, name) for name in (INGRESS_ANNOTATION, EGRESS_ANNOTATION)}
+        self._estimates = ClassEstimates(scaled(by_resource(DEFAULT_SCALING_FACTORS)))
 
-    def of(self, snapshot: Snapshot) -> BusiestNodes:
-        received = {node: sample.receive for node, sample in self._samples.items()}
-        transmitted = {node: sample.transmit for node, sample in self._samples.items()}
-        return BusiestNodes(
-            receive=self._most(snapshot, INGRESS_ANNOTATION, received),
-            transmit=self._most(snapshot, EGRESS_ANNOTATION, transmitted),
-        )
+    def received(self, snapshot: Snapshot) -> float | None:
+        """Bytes per second of the busiest node; ``None`` if unknown."""
+        return self._most(snapshot, INGRESS_ANNOTATION, {n: each.receive for n, each in self._samples.traffic.items()})
+
+    def transmitted(self, snapshot: Snapshot) -> float | None:
+        return self._most(snapshot, EGRESS_ANNOTATION, {n: each.transmit for n, each in self._samples.traffic.items()})
+
+    def used(self, snapshot: Snapshot, resource: MeasuredResource) -> dict[str, float]:
+        """By node with a sample, millicores or bytes."""
+        usages = {node: getattr(sample, resource) for node, sample in self._samples.usage.items()}
+        means = {node: None if usage is None else usage.average for node, usage in usages.items()}
+        place = MEASURED.index(resource)
+        return self._corrected(snapshot, means, lambda placed: self._estimates.of_placed(placed)[place])
 
     def _most(self, snapshot: Snapshot, annotation: str, measured: Mapping[str, float | None]) -> float | None:
-        here, there = _annotated(snapshot, annotation), self._annotated[annotation]
-        if not measured:
-            return max(here.values(), default=None)
+        def rate(placed: PlacedPod) -> float | None:
+            return annotated_rate(placed.pod, annotation)
+
+        amounts = self._corrected(snapshot, measured, rate) if measured else _sums(snapshot, rate)
+        return max(amounts.values(), default=None)
+
+    def _corrected(
+        self,
+        snapshot: Snapshot,
+        measured: Mapping[str, float | None],
+        amount_of: Callable[[PlacedPod], float | None],
+    ) -> dict[str, float]:
+        here, there = _sums(snapshot, amount_of), _sums(self._measured, amount_of)
         known = {node: amount for node, amount in measured.items() if amount is not None and snapshot.has_node(node)}
-        moved = (max(0.0, amount + here.get(node, 0.0) - there.get(node, 0.0)) for node, amount in known.items())
-        return max(moved, default=None)
+        return {node: max(0.0, at + here.get(node, 0.0) - there.get(node, 0.0)) for node, at in known.items()}
 
 
-def _annotated(snapshot: Snapshot, annotation: str) -> dict[str, float]:
+def _sums(snapshot: Snapshot, amount_of: Callable[[PlacedPod], float | None]) -> dict[str, float]:
     sums: dict[str, float] = {}
     for row in range(snapshot.size):
         for placed in snapshot.placed_on_row(row):
-            rate = annotated_rate(placed.pod, annotation)
-            if rate is not None:
-                sums[snapshot.rows.names[row]] = sums.get(snapshot.rows.names[row], 0.0) + rate
+            if (amount := amount_of(placed)) is not None:
+                sums[snapshot.rows.names[row]] = sums.get(snapshot.rows.names[row], 0.0) + amount
     return sums
 
 
-def measures_of(snapshot: Snapshot, largest: Pod | None, busiest: BusiestNodes) -> Measures:
+def measures_of(snapshot: Snapshot, largest: Pod | None, load: MeasuredLoad) -> Measures:
     rows = np.flatnonzero(snapshot.columns.exists[: snapshot.size])
     pods = snapshot.columns.pods[rows]
     free = {name: _of(snapshot, rows, name) - _requested(snapshot, rows, name) for name in (CPU, MEMORY)}
@@ -103,9 +125,17 @@ def measures_of(snapshot: Snapshot, largest: Pod | None, busiest: BusiestNodes) 
         memory_percent=_spread(_share(snapshot, rows, MEMORY)),
         room_for=int(room.sum()),
         stranded_cpu_percent=_rounded(100 * free_cpu[room < 1].sum() / max(1.0, free_cpu.sum())),
-        receive=busiest.receive,
-        transmit=busiest.transmit,
+        cpu_used_percent=_used(snapshot, load, CPU),
+        memory_used_percent=_used(snapshot, load, MEMORY),
+        receive=load.received(snapshot),
+        transmit=load.transmitted(snapshot),
     )
+
+
+def _used(snapshot: Snapshot, load: MeasuredLoad, resource: MeasuredResource) -> Spread | None:
+    used = load.used(snapshot, resource)
+    rows = np.fromiter((row for node in used if (row := snapshot.rows.of(node)) is not None), dtype=np.intp)
+    return _spread(_percent(np.array(list(used.values())), _of(snapshot, rows, resource))) if used else None
 
 
 def _of(snapshot: Snapshot, rows: RowIndex, resource: str) -> Amount:
@@ -117,9 +147,12 @@ def _requested(snapshot: Snapshot, rows: RowIndex, resource: str) -> Amount:
 
 
 def _share(snapshot: Snapshot, rows: RowIndex, resource: str) -> Amount:
-    there = _of(snapshot, rows, resource)
-    shares: Amount = np.zeros(len(rows))
-    np.divide(100 * _requested(snapshot, rows, resource), there, out=shares, where=there > 0)
+    return _percent(_requested(snapshot, rows, resource), _of(snapshot, rows, resource))
+
+
+def _percent(amounts: Amount, there: Amount) -> Amount:
+    shares: Amount = np.zeros(len(there))
+    np.divide(100 * amounts, there, out=shares, where=there > 0)
     return shares
 
 

@@ -35,7 +35,7 @@ from berth.messages.subjects import parse_key
 from berth.plugins.dynamicresources.claims import claim_names
 from berth_cli.recording.file import Recorded, Recording, Source
 from berth_cli.recording.history import AskedPod, Claim, Fate, History, PodFate, apply, extended_claim_of, recorded_end
-from berth_cli.recording.measures import Measures, Traffic, measures_of
+from berth_cli.recording.measures import MeasuredLoad, Measures, measures_of
 from berth_cli.simulate.engine import Simulation
 
 _BUCKETS: Final[tuple[Source, ...]] = (CLUSTER, BANDWIDTH, FACTS)
@@ -103,19 +103,19 @@ def what_if(
     history = history or History(recording)
     recorded = recorded_end(recording, history)
     largest = max((pod for uid, pod in history.pods.items() if uid in history.bound), key=_size, default=None)
-    traffic = Traffic(recorded, history.samples)
+    load = MeasuredLoad(recorded, history.samples)
 
     def run(profiles: Mapping[str, Profile], observer: RunObserver | None = None) -> RunResult:
         made = OtherRun(recording, profiles, history, observer)
         made.through()
         return RunResult(
             pods=list(made.compared()),
-            measures=measures_of(made.snapshot, largest, traffic.of(made.snapshot)),
+            measures=measures_of(made.snapshot, largest, load),
             left_out=len(history.pods) - len(made.ours),
             failures=made.failures,
         )
 
-    measures = measures_of(recorded, largest, traffic.of(recorded))
+    measures = measures_of(recorded, largest, load)
     return WhatIf(recorded=measures, again=run(own), other=run(other, observer))
 
 

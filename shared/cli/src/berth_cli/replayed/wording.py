@@ -19,6 +19,8 @@ MEASURES: Final = (
     "deviation of pods",
     "CPU requested: least, mean, most",
     "memory requested: least, mean, most",
+    "CPU used: least, mean, most",
+    "memory used: least, mean, most",
     "room for more pods like the largest",
     "free CPU where it does not fit",
     "busiest node receives",
@@ -34,6 +36,8 @@ def measure_cells(measures: Measures) -> tuple[str, ...]:
         f"{measures.pods_per_node.deviation:g}",
         _three(measures.cpu_percent, " %"),
         _three(measures.memory_percent, " %"),
+        _three(measures.cpu_used_percent, " %"),
+        _three(measures.memory_used_percent, " %"),
         f"{measures.room_for}",
         f"{measures.stranded_cpu_percent:g} %",
         per_second(measures.receive) or "unknown",
@@ -41,7 +45,9 @@ def measure_cells(measures: Measures) -> tuple[str, ...]:
     )
 
 
-def _three(spread: Spread, unit: str = "") -> str:
+def _three(spread: Spread | None, unit: str = "") -> str:
+    if spread is None:
+        return "unknown"
     return f"{spread.least:g}, {spread.mean:g}, {spread.most:g}{unit}"
 
 
