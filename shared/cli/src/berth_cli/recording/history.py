@@ -63,9 +63,8 @@ class History:
         self.asked: list[AskedPod] = []  # every message of PENDING about them, in order
         self.pods: dict[str, Pod] = {}  # by uid, each pod in its first PENDING
         self.bound: dict[str, str] = {}  # by uid, the node
-        # by uid, victims of preemptions with the time of the Decision, older pods included
-        self.evicted: dict[str, datetime] = {}
-        self.preemptors: dict[str, str] = {}  # by uid of a victim, the uid of the pod or PodGroup
+        # by uid of a victim, older pods included: when that was decided, and the uid of the pod or PodGroup that came
+        self.evicted: dict[str, tuple[datetime, str]] = {}
         # by uid, the time at which a pod was found deleted, or bound by others, before berth bound it
         self.gone: dict[str, datetime] = {}
         self.samples = _last_samples(recording)
@@ -114,8 +113,7 @@ class History:
             self._reasons[decision.uid] = "gone: deleted, or bound by another client"
         elif decision.outcome is Outcome.PREEMPTING and decision.preemption is not None:
             for victim in decision.preemption.victims:
-                self.evicted.setdefault(victim.uid, at)
-                self.preemptors.setdefault(victim.uid, decision.uid)
+                self.evicted.setdefault(victim.uid, (at, decision.uid))
         self._reasons.setdefault(decision.uid, "")
         if decision.message:
             self._reasons[decision.uid] = decision.message

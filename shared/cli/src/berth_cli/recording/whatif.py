@@ -145,9 +145,7 @@ class OtherRun:
         self._live = LiveDataReader(self.snapshot.live, sources)
         self._is_ours = frozenset(self.ours)
         # Victims of our pods. Groups, and pods without a profile, stay where they were recorded: so do their evictions.
-        self._evicted_by_ours = {
-            uid: at for uid, at in history.evicted.items() if history.preemptors[uid] in self._is_ours
-        }
+        self._evicted_by_ours = {uid: at for uid, (at, by) in history.evicted.items() if by in self._is_ours}
         self._waiting: dict[str, AskedPod] = {}
         self._nodes: dict[str, str] = {}
         self._reasons: dict[str, str] = {}
