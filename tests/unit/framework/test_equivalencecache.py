@@ -285,16 +285,23 @@ def test_what_was_foreseen_ends_when_anything_else_changes_the_node(happen):
     come(profile, snapshot, 2)
 
 
-class CountingOthersTwice(ByFreePlaces):
+class CountingTwice:
     """What one more pod costs is twice of what it will have cost."""
-
-    counts_others = False
 
     def score(self, state, pod, node):
         return super().score(state, pod, node) - node.others
 
     def score_all(self, state, pod, nodes):
         return super().score_all(state, pod, nodes) - np.int64(nodes.others)
+
+
+class CountingOthersTwice(CountingTwice, ByFreePlaces):
+    """What its last base says of scores is not about these."""
+
+
+class AlsoInTurn(CountingOthersTwice):
+    def score(self, state, pod, node):
+        return super().score(state, pod, node)
 
 
 class Normalizing(CountingOthersTwice, NormalizePlugin):
@@ -304,7 +311,7 @@ class Normalizing(CountingOthersTwice, NormalizePlugin):
         return scores
 
 
-@pytest.mark.parametrize("plugin", [CountingOthersTwice(), Normalizing()], ids=["not counted alike", "normalized"])
+@pytest.mark.parametrize("plugin", [CountingOthersTwice(), AlsoInTurn(), Normalizing()], ids=type)
 def test_nothing_is_foreseen_by_a_plugin_that_may_count_others_in_another_way(plugin):
     _, profile, snapshot = busy_node(plugin)
     come(profile, snapshot, 12)
@@ -376,6 +383,7 @@ class Failing(ByFreePlaces):
     """Another plugin, which fails to score single nodes while ``fails``."""
 
     name = "Failing"
+    counts_others = True
     fails = False
 
     def score(self, state, pod, node):

@@ -478,10 +478,17 @@ class ScorePlugin(Plugin):
 
     packs: bool = False
     # A row-local Score counts pods that a view shows beside (``others``, and its sums) as it counts such pods once they
-    # are placed; where it does not, ``row_changes`` reports the row. Then scores are computed ahead (ADR 77).
+    # are placed; where it does not, ``row_changes`` reports the row. Then scores are computed ahead (ADR 77). Not
+    # inherited by a class with another ``score`` or ``score_all``.
     counts_others: ClassVar[bool] = False
     # A pod placed on a node can change its score; for plugins that read ANYTHING.
     depends_on_pods: ClassVar[bool] = True
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        said = ({"counts_others", "score", "score_all"} & vars(each).keys() for each in cls.__mro__)
+        if "counts_others" not in next(filter(None, said)):
+            cls.counts_others = False
 
     @abstractmethod
     def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
