@@ -134,6 +134,23 @@ async def test_a_busy_node_does_not_look_quiet_after_some_scrapes_have_failed(pr
         assert found.sampled_at > before.sampled_at + RANGE / 2
 
 
+async def test_a_young_node_is_measured_right_while_its_scrapes_have_a_gap(prometheus):
+    """By the number of scrapes alone it would receive three times as much."""
+    made = exporters(old=1 * MEGA, new=80 * MEGA)
+    prometheus.scrape(made["old"].instance)
+    args = NetworkTrafficArgs(url=prometheus.url, devices=["eth0"], range=4 * RANGE)
+    nodes = [node_at(name, exporter.address) for name, exporter in made.items()]
+    async with exporting(*made.values()), collecting(query_of(args), *nodes) as world:
+        await world.until(lambda sample: sample is not None, "old", seconds=60)
+        prometheus.scrape(*(exporter.instance for exporter in made.values()))
+        before = await world.until(lambda sample: sample is not None, "new", seconds=30)
+        prometheus.stop()
+        await asyncio.sleep(RANGE.total_seconds())
+        prometheus.start()
+        found = await world.until(lambda sample: sample.sampled_at > before.sampled_at, "new", seconds=30)
+        assert found.receive == pytest.approx(80 * MEGA, rel=0.15)
+
+
 async def test_the_last_samples_stay_and_age_when_prometheus_stops(prometheus):
     made = exporters(quiet=1 * MEGA, busy=80 * MEGA)
     prometheus.scrape(*(exporter.instance for exporter in made.values()))
