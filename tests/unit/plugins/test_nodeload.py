@@ -30,11 +30,13 @@ from berth.plugins.nodeload.plugin import FACTORY, FilteringNodeLoad, NodeLoad
 from berth.plugins.nodeload.trimaran import LoadVariationRiskBalancing, TargetLoadPacking
 from berth.plugins.noderesources.balancedallocation import NAME as BALANCED
 from berth.plugins.registry import BUILT_IN
+from berth_cli.remedies.rejections import remedies_of
 from harness.builders.loads import NOW, measured, percents, points, using
 from harness.builders.objects import a_node, a_pod, first_attempt
 from harness.builders.profiles import profile_of
 from harness.worlds.queueing_hints import may_help
 
+SMALL = using(cpu="10m", memory="1Mi")
 WEB = using(cpu="1", memory="1Gi")  # estimated at 850 millicores and 0.7 GiB: 8.5 % and 7 % of a node
 SHORT = timedelta(seconds=100)
 
@@ -341,7 +343,50 @@ UNTOLD = NodeSample(cpu=MeasuredUsage(average=9999.0), sampled_at=datetime(2026,
 def test_a_sample_well_below_the_thresholds_helps(update, helps):
     profile = profile_of(FACTORY.build(args(usage_thresholds=LIMITS)))
     event = ClusterEvent(Resource.BANDWIDTH, Action.UPDATE)
-    assert may_help(profile, ["NodeLoad"], event, WEB, None, update) is helps
+    assert may_help(profile, ["NodeLoad"], event, SMALL, None, update) is helps
+
+
+@pytest.mark.parametrize(
+    ("pod", "cpu", "helps"),
+    [
+        pytest.param(using(cpu="4", memory="1Mi"), 30, False, id="30 + 34 = 64"),
+        pytest.param(using(cpu="4", memory="1Mi"), 25, True, id="25 + 34 = 59"),
+        pytest.param(using(cpu="100m", memory="1Mi", limits={"cpu": "400"}), 1, False, id="a limit beyond every node"),
+    ],
+)
+def test_a_sample_that_leaves_no_room_for_the_pod_does_not_help(pod, cpu, helps):
+    profile = profile_of(FACTORY.build(args(usage_thresholds=LIMITS)))
+    event = ClusterEvent(Resource.BANDWIDTH, Action.UPDATE)
+    assert may_help(profile, ["NodeLoad"], event, pod, None, news(percents(cpu, 20))) is helps
+
+
+@given(cpu=st.integers(1, 12_000), used=st.integers(0, 12_000))
+def test_a_sample_helps_every_pod_that_then_fits_and_is_well_below(cpu, used):
+    how = args(usage_thresholds={"cpu": 60})
+    profile, pod, sample = profile_of(FACTORY.build(how)), using(cpu=f"{cpu}m"), percents(used / 100)
+    fits = check(pod, "a", cluster(how, a=sample), profile).is_success
+    event = ClusterEvent(Resource.BANDWIDTH, Action.UPDATE)
+    assert may_help(profile, ["NodeLoad"], event, pod, None, news(sample)) >= (fits and used <= 5500)
+
+
+def test_pods_of_many_sizes_have_few_keys():
+    (by_sample, *_) = FACTORY.build(args(usage_thresholds=LIMITS)).events()
+    keys = {by_sample.key(using(cpu=f"{cpu}m", memory="1Gi")) for cpu in range(1, 4000)}
+    assert len(keys) < 100
+
+
+@pytest.mark.parametrize(
+    ("samples", "least_used"),
+    [
+        pytest.param({"a": percents(80), "b": percents(57)}, "the least used of 2 nodes, b, has 57 %", id="two nodes"),
+        pytest.param({"a": percents(80)}, "a has 80 %", id="one"),
+    ],
+)
+def test_what_would_help_names_the_node_that_is_least_used_with_the_pod(samples, least_used):
+    how = args(usage_thresholds={"cpu": 60})
+    snapshot, profile = cluster(how, **samples), profile_of(FACTORY.build(how))
+    (found,) = remedies_of(using(cpu="2"), snapshot, profile)
+    assert found.text == f"would bring CPU above 60 %: {least_used} in use, and the pod is estimated at 17 %"
 
 
 def test_a_rejection_ends_with_the_maximum_age_of_samples():
@@ -353,7 +398,7 @@ def test_a_rejection_ends_with_the_maximum_age_of_samples():
 def test_of_a_threshold_below_10_percent_a_sample_of_the_half_helps(used, helps):
     profile = profile_of(FACTORY.build(args(usage_thresholds={"cpu": 4})))
     event = ClusterEvent(Resource.BANDWIDTH, Action.UPDATE)
-    assert may_help(profile, ["NodeLoad"], event, WEB, None, news(percents(used))) is helps
+    assert may_help(profile, ["NodeLoad"], event, SMALL, None, news(percents(used))) is helps
 
 
 @pytest.mark.parametrize(

@@ -45,11 +45,10 @@ from berth.api.config.nodeload.koordinator import (
 from berth.api.config.nodeload.queries import MEASURED, LoadReading, MeasuredResource, Statistic, by_resource
 from berth.api.pod import Pod
 from berth.cluster.nodes import Nodes
-from berth.cluster.pods import PlacedPod
+from berth.cluster.pods import EquivalenceClass, PlacedPod
 from berth.cluster.snapshot import Snapshot
 from berth.decoding import MALFORMED
 from berth.framework.interface import KeyedPlugin, RowChanges
-from berth.framework.status import CycleState
 from berth.plugins.factory import PluginFactory
 from berth.plugins.nodeload.estimates import ClassEstimates, Estimate, scaled
 from berth.plugins.nodeload.loads import Amount, Measured, NodeLoads, PodEstimate, RowLog, RowSums
@@ -173,8 +172,8 @@ class LoadAwareScheduling(LoadScore, KeyedPlugin):
         self._last_placed = placed, amounts
         return amounts
 
-    def estimate(self, state: CycleState, pod: Pod) -> Estimate:
-        return self._of(pod).of(state.pod_class)
+    def estimate(self, pod: Pod, pod_class: EquivalenceClass) -> Estimate:
+        return self._of(pod).of(pod_class)
 
     def _factors_of(self, pod: Pod) -> Factors:
         if self._args.allow_customize_estimation and pod.metadata.annotations:
@@ -246,8 +245,8 @@ class FilteringLoadAwareScheduling(LoadAwareScheduling, LoadFilter):
     def filter_loads(self, pod: Pod, snapshot: Snapshot) -> NodeLoads:
         return self._prod_loads(snapshot) if self._has_prod_limit(pod) else self._loads(snapshot, self._limit.reading)
 
-    def limit_key(self, pod: Pod) -> Hashable:
-        return self._has_prod_limit(pod)
+    def hint_key(self, pod: Pod) -> Hashable:
+        return None if self._has_prod_limit(pod) else super().hint_key(pod)
 
     def is_relieved(self, pod: Pod, old: object, news: object) -> bool:
         if not self._has_prod_limit(pod):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -17,14 +17,25 @@ import numpy as np
 
 from berth.api.config.nodeload.queries import AVERAGE, MEASURED, LoadReading, MeasuredResource, Statistic
 from berth.api.pod import Pod
-from berth.cluster.nodes import NodeInfo, Nodes
+from berth.cluster.nodes import Mask, NodeInfo, Nodes, RejectedNodes
 from berth.cluster.pods import EquivalenceClass
 from berth.cluster.snapshot import Snapshot
-from berth.framework.events import Action, ClusterEvent, EventHint, LiveDataUpdate, Resource, nothing, was_placed
+from berth.framework.events import (
+    Action,
+    ClusterEvent,
+    EventHint,
+    IdentityCache,
+    LiveDataUpdate,
+    Resource,
+    nothing,
+    was_placed,
+)
 from berth.framework.interface import (
     EnqueueExtensions,
     LivePlugin,
     Reads,
+    RemedyPlugin,
+    RemedySentence,
     RowChanges,
     Scores,
     VectorExplainingPlugin,
@@ -71,7 +82,7 @@ class LoadScore(VectorScorePlugin, VectorExplainingPlugin, LivePlugin):
         """The loads for a pod's score, refreshed."""
 
     @abstractmethod
-    def estimate(self, state: CycleState, pod: Pod) -> Estimate:
+    def estimate(self, pod: Pod, pod_class: EquivalenceClass) -> Estimate:
         """What the pod is estimated to use."""
 
     @abstractmethod
@@ -90,7 +101,7 @@ class LoadScore(VectorScorePlugin, VectorExplainingPlugin, LivePlugin):
         """The loads and the estimate for the pod's class. Later cycles refresh these loads by ``row_changes``."""
         known = state.find(self._key)
         if known is None:
-            known = self.loads_for(pod, snapshot), self.estimate(state, pod)
+            known = self.loads_for(pod, snapshot), self.estimate(pod, state.pod_class)
             state.write(self._key, known)
         return known
 
@@ -167,8 +178,9 @@ class OneReadingScore(LoadScore):
     def row_changes(self, snapshot: Snapshot, since: int) -> RowChanges:
         return self._loads(snapshot).log.since(since)
 
-    def estimate(self, state: CycleState, pod: Pod) -> Estimate:
-        return self._estimates.of(state.pod_class)
+    def estimate(self, pod: Pod, pod_class: EquivalenceClass) -> Estimate:
+        del pod
+        return self._estimates.of(pod_class)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,7 +252,7 @@ class LoadLimit:
     reading: LoadReading
 
 
-class LoadFilter(VectorFilterPlugin, EnqueueExtensions):
+class LoadFilter(VectorFilterPlugin, RemedyPlugin, EnqueueExtensions):
     """A filter by measured load: it refuses nodes that the pod would bring above a limit. Unknown nodes pass.
 
     Evictions do not help, because they change no sample. Pods of DaemonSets pass: each has its one node.
@@ -254,14 +266,14 @@ class LoadFilter(VectorFilterPlugin, EnqueueExtensions):
         """The loads by the limit's reading, refreshed."""
 
     @abstractmethod
-    def estimate(self, state: CycleState, pod: Pod) -> Estimate:
+    def estimate(self, pod: Pod, pod_class: EquivalenceClass) -> Estimate:
         """What the pod is estimated to use."""
 
     def filter(self, state: CycleState, pod: Pod, node: NodeInfo) -> Status:
         percents, bits, row = self.limit_for(pod).percents, 0, node.row
         if not percents or state.pod_class.of_daemon_set:
             return SUCCESS
-        loads, added = self.filter_loads(pod, node.snapshot), self.estimate(state, pod)
+        loads, added = self.filter_loads(pod, node.snapshot), self.estimate(pod, state.pod_class)
         for bit, resource in enumerate(MEASURED):
             if resource in percents and (measured := loads.measured(resource)).known.item(row):
                 used = measured.amount.item(row) + loads.newcomers(resource).item(row) + added[bit]
@@ -270,35 +282,64 @@ class LoadFilter(VectorFilterPlugin, EnqueueExtensions):
         return _refusal(bits) if bits else SUCCESS
 
     def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
-        percents = self.limit_for(pod).percents
-        if not percents or state.pod_class.of_daemon_set:
+        if not self.limit_for(pod).percents or state.pod_class.of_daemon_set:
             return Verdicts.all_fit(len(nodes))
-        loads, added = self.filter_loads(pod, nodes.snapshot), self.estimate(state, pod)
         bits = np.zeros(len(nodes), dtype=np.int64)
-        for bit, resource in enumerate(MEASURED):
+        for bit, (_, refused) in self._shares(pod, state.pod_class, nodes).items():
+            bits |= refused.astype(np.int64) << bit
+        return Verdicts.of_bits(bits, len(MEASURED), _refusal)
+
+    def _shares(self, pod: Pod, pod_class: EquivalenceClass, nodes: Nodes) -> dict[int, tuple[Amount, Mask]]:
+        """By the place of a limited resource: each node's percent with the pod, and whether that is too much."""
+        percents, found = self.limit_for(pod).percents, {}
+        loads, added = self.filter_loads(pod, nodes.snapshot), self.estimate(pod, pod_class)
+        for place, resource in enumerate(MEASURED):
             if resource in percents:
                 measured = loads.measured(resource)
-                used = nodes.take(measured.amount) + nodes.take(loads.newcomers(resource)) + added[bit]
+                used = nodes.take(measured.amount) + nodes.take(loads.newcomers(resource)) + added[place]
                 share = 100 * used / nodes.take(measured.allocatable)
-                refused = nodes.take(measured.known) & (np.floor(share + 0.5) > percents[resource])
-                bits |= refused.astype(np.int64) << bit
-        return Verdicts.of_bits(bits, len(MEASURED), _refusal)
+                found[place] = share, nodes.take(measured.known) & (np.floor(share + 0.5) > percents[resource])
+        return found
+
+    def remedy(self, state: CycleState, pod: Pod, nodes: RejectedNodes) -> Iterable[RemedySentence]:
+        """For each resource the node least used with the pod, if possible one without another obstacle."""
+        limit, added = self.limit_for(pod).percents, self.estimate(pod, state.pod_class)
+        for place, (share, refused) in self._shares(pod, state.pod_class, nodes).items():
+            if not refused.any():
+                continue
+            resource, alone = MEASURED[place], refused & nodes.alone
+            among = alone if alone.any() else refused
+            best = int(np.argmin(np.where(among, share, np.inf)))
+            own = 100 * added[place] / max(nodes.allocatable(resource).item(best), 1)
+            name, count = nodes.names[best], int(np.count_nonzero(among))
+            which = f"the least used of {count} nodes, {name}," if count > 1 else name
+            yield RemedySentence(
+                about=resource,
+                nodes=refused,
+                text=f"would bring {WORDS[resource]} above {limit[resource]} %: {which} has "
+                f"{share.item(best) - own:.0f} % in use, and the pod is estimated at {own:.0f} %",
+                examples=[name],
+            )
 
     def events(self) -> Sequence[EventHint]:
         """A sample well below the limits; a new node, which has no sample yet; more allocatable; a pod is deleted."""
         return (
-            EventHint(ClusterEvent(Resource.BANDWIDTH, Action.UPDATE), self.is_relieved, key=self.limit_key),
+            EventHint(ClusterEvent(Resource.BANDWIDTH, Action.UPDATE), self.is_relieved, key=self.hint_key),
             EventHint(ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_ALLOCATABLE)),
             EventHint(ClusterEvent(Resource.POD, Action.DELETE), was_placed, key=nothing),
         )
 
-    def limit_key(self, pod: Pod) -> Hashable:
-        """Pods with an equal key have one limit."""
-        del pod
-        return None
+    def hint_key(self, pod: Pod) -> Hashable:
+        """Pods with an equal key have one limit, and estimates that count as equal."""
+        return self._least_estimate(pod)
+
+    @cached_property
+    def _least_estimate(self) -> IdentityCache[Pod, tuple[int, ...]]:
+        """A little less than the estimate, so that pods of many sizes have few keys."""
+        return IdentityCache(lambda pod: tuple(map(_rounded_down, self.estimate(pod, EquivalenceClass(b"", pod.spec)))))
 
     def is_relieved(self, pod: Pod, _: object, news: object) -> bool:
-        """Decide by the sample alone, because estimates that may have refused the node fade."""
+        """Decide by the sample and the pod alone, because estimates of others that may have refused the node fade."""
         limit = self.limit_for(pod)
         if not isinstance(news, LiveDataUpdate) or news.source != source_of(limit.reading):
             return False
@@ -307,16 +348,25 @@ class LoadFilter(VectorFilterPlugin, EnqueueExtensions):
         sample = decode_sample(news.data)
         usages = {"cpu": sample.cpu, "memory": sample.memory}
         return all(
-            _is_well_below(percent, usages[resource], limit.reading.statistic)
-            for resource, percent in limit.percents.items()
+            _is_well_below(limit.percents[resource], usages[resource], limit.reading.statistic, least)
+            for resource, least in zip(MEASURED, self._least_estimate(pod), strict=True)
+            if resource in limit.percents
         )
 
 
-def _is_well_below(percent: int, usage: MeasuredUsage | None, statistic: Statistic) -> bool:
+def _rounded_down(amount: float) -> int:
+    """To the first four binary digits: by an eighth at most."""
+    whole = int(amount)
+    others = max(whole.bit_length() - 4, 0)
+    return whole >> others << others
+
+
+def _is_well_below(percent: int, usage: MeasuredUsage | None, statistic: Statistic, added: int) -> bool:
     amount: float | None = None if usage is None else getattr(usage, statistic)
     if usage is None or amount is None or not usage.allocatable:
         return True  # unknown nodes pass
-    return 100 * amount / usage.allocatable <= max(percent - RELIEF_PERCENT, percent / 2)
+    share, with_pod = 100 * amount / usage.allocatable, 100 * (amount + added) / usage.allocatable
+    return share <= max(percent - RELIEF_PERCENT, percent / 2) and math.floor(with_pod + 0.5) <= percent
 
 
 def _refusal(bits: int) -> Status:

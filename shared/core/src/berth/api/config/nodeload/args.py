@@ -22,7 +22,7 @@ NAME: Final = "NodeLoad"
 POINTS: Final = (Point.FILTER, Point.SCORE)
 
 DEFAULT_WEIGHTS: Final[Mapping[str, int]] = {"cpu": 1, "memory": 1}
-# Percent of a pod's requests that it is estimated to use until samples show it.
+# Percent of a pod's request, or larger limit, that it is estimated to use until samples show it.
 DEFAULT_SCALING_FACTORS: Final[Mapping[str, int]] = {"cpu": 85, "memory": 70}
 _DEFAULT_RANGE: Final = timedelta(minutes=5)
 NOT_A_FILTER: Final = "without effect; the plugin is not enabled at filter"  # of thresholds
@@ -46,7 +46,8 @@ class NodeLoadArgs(Args, frozen=True, kw_only=True):
     usage_thresholds: dict[str, int] | None = None
     """Percent by resource above which a node is filtered out, 1..100; unset: no filter."""
     estimated_scaling_factors: dict[str, int] | None = None
-    """Percent of its requests that a pod is estimated to use, 1..100; default: 85 for CPU, 70 for memory."""
+    """Percent of its request, or of its limit if larger, that a pod uses by estimate, 1..100; default: 85 for CPU, 70
+    for memory."""
     node_label: str = DEFAULT_NODE_LABEL
     """Metric label with the node's name, if any."""
     labels: dict[str, str] | None = None
@@ -86,7 +87,7 @@ def thresholds_of(args: NodeLoadArgs) -> dict[MeasuredResource, int]:
 
 
 def factors_of(given: Mapping[str, int] | None) -> dict[MeasuredResource, int]:
-    """Percent of the requests by resource, with the defaults where none is given."""
+    """Percent by resource, with the defaults where none is given."""
     return by_resource({**DEFAULT_SCALING_FACTORS, **(given or {})})
 
 

@@ -85,7 +85,8 @@ class LoadAwareSchedulingArgs(Args, frozen=True, kw_only=True):
     estimator: str = ""
     """``defaultEstimator``, the only one."""
     estimated_scaling_factors: dict[str, int] | None = None
-    """Percent of its requests that a pod is estimated to use, 1..100; default: 85 for CPU, 70 for memory."""
+    """Percent of its request, or of its limit if larger, that a pod uses by estimate, 1..100; default: 85 for CPU, 70
+    for memory."""
     estimated_seconds_after_pod_scheduled: int = 0
     """Seconds for which a pod's estimate does not fade."""
     estimated_seconds_after_initialized: int = 0
