@@ -19,13 +19,16 @@ from berth.api.config.nodeload.koordinator import (
 )
 from berth.api.config.presets import DEFAULT
 from berth.api.pod import Pod
+from berth.cluster.nodes import node_info
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import check, rank
 from berth.framework.events import Action, ClusterEvent, LiveDataUpdate, Resource
+from berth.framework.status import CycleState
 from berth.messages.livedata import LiveSource, NodeSample, encode_sample
 from berth.plugins.nodeload.koordinator import FACTORS, FACTORY, LoadAwareScheduling, priority_class
 from berth.plugins.registry import BUILT_IN
 from berth.profiles.configuration import profiles_of
+from berth_cli.remedies.rejections import remedies_of
 from harness.builders.loads import NOW, labelled, measured, percents, points, using
 from harness.builders.objects import a_node, first_attempt
 from harness.builders.profiles import profile_of
@@ -339,6 +342,17 @@ def test_the_explanation_of_what_prod_uses_follows_the_pods_on_the_node():
         kept, new = (rank(WEB, each, profile, attempt=first_attempt(WEB)) for each in (snapshot, snapshot.copied()))
         assert [each.details for each in kept.candidates] == [each.details for each in new.candidates]
         snapshot.place(pod, "a", bound_at=NOW - 1000)
+
+
+def test_what_prod_uses_is_called_so():
+    how = args(resource_weights={"cpu": 1}, score_according_prod_usage=True, prod_usage_thresholds={"cpu": 45})
+    plugin, snapshot = FACTORY.build(how), on_a_node(how, 80)
+    line = plugin.explain(CycleState(snapshot.class_of(WEB)), WEB, node_info(snapshot, "a"))
+    assert line == "40 % of CPU used by koord-prod, sample 0 s old"
+    (found,) = remedies_of(WEB, snapshot, profile_of(plugin))
+    assert found.text == (
+        "would bring CPU above 45 %: a has 40 % in use by koord-prod, and the pod is estimated at 8 %"
+    )
 
 
 def test_newcomers_of_other_classes_do_not_count_for_prod():

@@ -261,6 +261,7 @@ class FilteringLoadAwareScheduling(LoadAwareScheduling, LoadFilter):
 class ProdLoads(NodeLoads):
     """The part of each node's load that pods of koord-prod use."""
 
+    of_whom = f" by {PROD}"
     _moves_with_pods = True
 
     def __init__(  # noqa: PLR0913 - as those of NodeLoads, and whose part it is

@@ -128,6 +128,7 @@ class Term(NamedTuple):
 class NodeLoads:
     """The load of all nodes by one reading; up to date after :meth:`refresh`."""
 
+    of_whom = ""  # for people: the pods whose part of each node's load this is
     _moves_with_pods = False  # what is measured
 
     def __init__(

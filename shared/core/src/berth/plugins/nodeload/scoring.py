@@ -216,7 +216,7 @@ def _measured_line(row: int, loads: NodeLoads, terms: Sequence[Term], second: St
             share += f" ({second} {_percent(row, loads.measured(resource, second).amount, allocatable)})"
         used.append(f"{share} of {WORDS[resource]}")
     text = f"{' and '.join(unknown)} counted as the mean: " if unknown else ""
-    text += f"{' and '.join(used)} used"
+    text += f"{' and '.join(used)} used{loads.of_whom}"
     if loads.statistic != AVERAGE:
         text += f" ({loads.statistic})"
     sampled_at = loads.sampled_at(row)
@@ -304,6 +304,7 @@ class LoadFilter(VectorFilterPlugin, RemedyPlugin, EnqueueExtensions):
     def remedy(self, state: CycleState, pod: Pod, nodes: RejectedNodes) -> Iterable[RemedySentence]:
         """For each resource the node least used with the pod, if possible one without another obstacle."""
         limit, added = self.limit_for(pod).percents, self.estimate(pod, state.pod_class)
+        of_whom = self.filter_loads(pod, nodes.snapshot).of_whom
         for place, (share, refused) in self._shares(pod, state.pod_class, nodes).items():
             if not refused.any():
                 continue
@@ -317,7 +318,7 @@ class LoadFilter(VectorFilterPlugin, RemedyPlugin, EnqueueExtensions):
                 about=resource,
                 nodes=refused,
                 text=f"would bring {WORDS[resource]} above {limit[resource]} %: {which} has "
-                f"{share.item(best) - own:.0f} % in use, and the pod is estimated at {own:.0f} %",
+                f"{share.item(best) - own:.0f} % in use{of_whom}, and the pod is estimated at {own:.0f} %",
                 examples=[name],
             )
 
