@@ -19,6 +19,7 @@ from berth.api.config.nodeload.trimaran import (
     packing_readings,
 )
 from berth.api.meta import OwnerReference
+from berth.api.pod import Container, Pod, ResourceRequirements
 from berth.cluster.nodes import AnotherPod, NodeInfoWithAnother, Nodes, NodesWithAnother, node_info
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import check, rank
@@ -72,12 +73,22 @@ def test_points_are_what_stays_free(more, sample, expected):
     assert points(NodeLoad(how), cluster(how, a=sample), WEB) == {"a": expected}
 
 
+def beside_a_proxy(**requests: str) -> Pod:
+    """A pod without limits but that of a small container."""
+    (main,) = using(**requests).spec.containers
+    proxy = ResourceRequirements(requests={"cpu": "100m"}, limits={"cpu": "100m"})
+    return a_pod(containers=[main, Container(name="proxy", resources=proxy)])
+
+
 ESTIMATES = [
     pytest.param(using(cpu="1"), 91, id="85 % of the request"),
     # 85 % of 2 cores
     pytest.param(using(cpu="1", limits={"cpu": "2"}), 83, id="of the limit where it is larger"),
     pytest.param(using(limits={"cpu": "4"}), 66, id="a limit alone"),
     pytest.param(using(), 97, id="250 millicores without either"),
+    # 85 % of 4.1 cores
+    pytest.param(beside_a_proxy(cpu="4"), 65, id="the request where a limit is the proxy's alone"),
+    pytest.param(beside_a_proxy(), 99, id="the proxy's limit alone"),
 ]
 
 

@@ -1,7 +1,8 @@
 """What a pod is estimated to use until samples show it: millicores of CPU and bytes of memory, by its spec alone.
 
 Scaled: ``factor`` percent of the larger of request and limit, at most the limit; 250 millicores and 200 MiB without
-either. Koordinator's default estimator (pkg/scheduler/plugins/loadaware/estimator), which NodeLoad has too.
+either. Koordinator's default estimator (pkg/scheduler/plugins/loadaware/estimator), which NodeLoad has too. A limit
+below the request is not the pod's, because some container has none, and bounds nothing; there it does.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def _scaled(request: int, limit: int, factor: int, unrequested: int) -> float:
     if not (larger := max(request, limit)):
         return unrequested
     amount = round_half_up(larger * factor / 100)
-    return min(amount, limit) if limit else amount
+    return min(amount, limit) if limit >= request else amount
 
 
 def round_half_up(number: float) -> int:

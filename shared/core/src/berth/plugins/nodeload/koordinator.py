@@ -10,6 +10,7 @@ It differs where theirs is wrong or berth knows less:
   ``filterExpiredNodeMetrics`` and ``enableScheduleWhenNodeMetricsExpired`` have no effect.
 - A newcomer's estimate fades over the range of the sample. Theirs counts it whole until a report after its start has
   the pod, then at once no more. berth has no sample of single pods, so none replaces an estimate.
+- A limit below the request, as of a pod whose proxy alone has one, does not bound the estimate.
 - What koord-prod uses is the node's use, divided by the estimates of its pods that samples show; with
   ``prodUsageIncludeSys`` at least what other pods are not estimated to use.
 - Reasons are berth's own; evictions are not tried, because they change no sample.
