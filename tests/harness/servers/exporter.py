@@ -31,6 +31,7 @@ class Exporter:
     cores: int = 4
     memory: float = 0.0  # bytes that are used
     memory_total: float = 16 * 2.0**30
+    hugepages: float | None = None  # bytes kept for them, which is not available memory; None: of an old kernel
     _began: float = field(default_factory=time.monotonic)
     _received: float = 0.0
     _sent: float = 0.0
@@ -84,7 +85,8 @@ class Exporter:
             "# TYPE node_network_transmit_bytes_total counter",
             "# TYPE node_cpu_seconds_total counter",
             f"node_memory_MemTotal_bytes {self.memory_total:.0f}",
-            f"node_memory_MemAvailable_bytes {self.memory_total - self.memory:.0f}",
+            f"node_memory_MemAvailable_bytes {self.memory_total - (self.hugepages or 0) - self.memory:.0f}",
+            *([] if self.hugepages is None else [f"node_memory_Hugetlb_bytes {self.hugepages:.0f}"]),
             f"node_uname_info{{{uname}}} 1",
             'node_network_receive_bytes_total{device="lo"} 1e12',
         ]

@@ -66,6 +66,18 @@ async def test_amounts_agree_within_five_percent_and_two_replicas_count_once(pro
         await until_count(world, known=2, fresh=2, missing=0, duplicate=2, unmatched=0)
 
 
+async def test_memory_that_is_kept_for_huge_pages_is_not_used(prometheus):
+    """It is no part of what a node has for pods' memory either."""
+    made = exporters(some=2.0, none=2.0, old=2.0)
+    made["some"].hugepages, made["none"].hugepages = 12 * GIBI, 0.0
+    prometheus.scrape(*(exporter.instance for exporter in made.values()))
+    nodes, measure = [node_of(exporter) for exporter in made.values()], by_prometheus("p95")
+    async with exporting(*made.values()), collecting(query_at(prometheus), *nodes, measure=measure) as world:
+        for name in made:
+            sample = await world.until(lambda sample: sample is not None, name)
+            assert sample.memory.average == sample.memory.p95 == 2 * GIBI
+
+
 async def test_percentiles_follow_a_load_that_comes_and_goes_and_the_average_is_between(prometheus):
     made = exporters(wave=0.5)["wave"]
     prometheus.scrape(made.instance)

@@ -178,6 +178,8 @@ _TOTAL = rf"node_memory_MemTotal_bytes{_SERIES}"
 
 _TOTAL_AGAIN = r"node_memory_MemTotal_bytes(?:\{[^}]*\})?"
 
+_ORDINARY = rf"\({_TOTAL} - node_memory_Hugetlb_bytes(?:\{{[^}}]*\}})? or {_TOTAL_AGAIN}\)"
+
 _AVAILABLE = rf"node_memory_MemAvailable_bytes(?:\{{[^}}]*\}})?\[{_OVER}\]"
 
 # The number of scrapes, or the time of the first.
@@ -216,8 +218,8 @@ _FORMS: Final[Sequence[tuple[re.Pattern[str], Callable[[Moment, Asked], Rows]]]]
     (re.compile(rf"sum without \(cpu, mode\) \(rate\({_CPU}\[{_OVER}\]\)\)"), _each_node(Moment.cores)),
     (re.compile(rf"quantile_over_time\([\d.]+, {_CPU_POINTS}\)"), _each_node(Moment.cores)),
     (re.compile(rf"stddev_over_time\({_CPU_POINTS}\)"), _each_node(lambda *_: 0.0)),
-    (re.compile(rf"{_TOTAL} - avg_over_time\({_AVAILABLE}\)"), _each_node(Moment.memory)),
-    (re.compile(rf"{_TOTAL} - quantile_over_time\([\d.]+, {_AVAILABLE}\)"), _each_node(Moment.memory)),
+    (re.compile(rf"{_ORDINARY} - avg_over_time\({_AVAILABLE}\)"), _each_node(Moment.memory)),
+    (re.compile(rf"{_ORDINARY} - quantile_over_time\([\d.]+, {_AVAILABLE}\)"), _each_node(Moment.memory)),
     (
         re.compile(rf"stddev_over_time\(node_memory_MemAvailable_bytes{_SERIES}\[{_OVER}\]\)"),
         _each_node(lambda *_: 0.0),
