@@ -371,6 +371,7 @@ def test_newcomers_of_other_classes_do_not_count_for_prod():
         pytest.param(using(), 85.0, True, id="5 points below the threshold of others"),
         pytest.param(using(), 86.0, False, id="less than 5 points below"),
         pytest.param(WEB, 99.0, True, id="nobody knows what koord-prod uses of it"),
+        pytest.param(using(cpu="6"), 1.0, False, id="the pod alone is above the threshold of koord-prod"),
     ],
 )
 def test_a_sample_below_the_pods_own_threshold_helps(pod, cpu, helps):

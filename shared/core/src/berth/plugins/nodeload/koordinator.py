@@ -247,13 +247,10 @@ class FilteringLoadAwareScheduling(LoadAwareScheduling, LoadFilter):
         return self._prod_loads(snapshot) if self._has_prod_limit(pod) else self._loads(snapshot, self._limit.reading)
 
     def hint_key(self, pod: Pod) -> Hashable:
-        return None if self._has_prod_limit(pod) else super().hint_key(pod)
+        return self._has_prod_limit(pod), super().hint_key(pod)
 
-    def is_relieved(self, pod: Pod, old: object, news: object) -> bool:
-        if not self._has_prod_limit(pod):
-            return super().is_relieved(pod, old, news)
-        # The sample does not have the part of koord-prod.
-        return getattr(news, "source", None) == source_of(self._prod_limit.reading)
+    def least_used(self, pod: Pod, amount: float) -> float:
+        return 0.0 if self._has_prod_limit(pod) else amount  # the sample does not have the part of koord-prod
 
     def _has_prod_limit(self, pod: Pod) -> bool:
         return bool(self._prod_limit.percents) and priority_class(pod) == PROD

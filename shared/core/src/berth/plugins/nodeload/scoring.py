@@ -349,10 +349,23 @@ class LoadFilter(VectorFilterPlugin, RemedyPlugin, EnqueueExtensions):
         sample = decode_sample(news.data)
         usages = {"cpu": sample.cpu, "memory": sample.memory}
         return all(
-            _is_well_below(limit.percents[resource], usages[resource], limit.reading.statistic, least)
+            self._is_well_below(pod, least, usages[resource], limit.percents[resource])
             for resource, least in zip(MEASURED, self._least_estimate(pod), strict=True)
             if resource in limit.percents
         )
+
+    def least_used(self, pod: Pod, amount: float) -> float:
+        """What of a sample's amount counts for the pod for certain."""
+        del pod
+        return amount
+
+    def _is_well_below(self, pod: Pod, added: int, usage: MeasuredUsage | None, percent: int) -> bool:
+        amount: float | None = None if usage is None else getattr(usage, self.limit_for(pod).reading.statistic)
+        if usage is None or amount is None or not usage.allocatable:
+            return True  # unknown nodes pass
+        used = self.least_used(pod, amount)
+        share, with_pod = 100 * used / usage.allocatable, 100 * (used + added) / usage.allocatable
+        return share <= max(percent - RELIEF_PERCENT, percent / 2) and math.floor(with_pod + 0.5) <= percent
 
 
 def _rounded_down(amount: float) -> int:
@@ -360,14 +373,6 @@ def _rounded_down(amount: float) -> int:
     whole = int(amount)
     others = max(whole.bit_length() - 4, 0)
     return whole >> others << others
-
-
-def _is_well_below(percent: int, usage: MeasuredUsage | None, statistic: Statistic, added: int) -> bool:
-    amount: float | None = None if usage is None else getattr(usage, statistic)
-    if usage is None or amount is None or not usage.allocatable:
-        return True  # unknown nodes pass
-    share, with_pod = 100 * amount / usage.allocatable, 100 * (amount + added) / usage.allocatable
-    return share <= max(percent - RELIEF_PERCENT, percent / 2) and math.floor(with_pod + 0.5) <= percent
 
 
 def _refusal(bits: int) -> Status:
