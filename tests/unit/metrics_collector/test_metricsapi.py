@@ -137,6 +137,13 @@ def test_a_node_that_one_answer_leaves_out_keeps_what_was_seen_of_it():
     assert usage.samples(read(item(30, "1")).values, {"a": {}})["a"].cpu.average == 5000
 
 
+def test_of_a_long_range_values_are_kept_at_sixty_points_and_the_last():
+    values = [item(5 * number, "9" if number % 2 else "1") for number in range(5)]
+    assert seen(*values, seconds=600).cpu.average == 1000  # of 0, 10 and 20 s
+    assert seen(*values[:-1], seconds=600).cpu.average == 11_000 / 3  # of 0, 10 and 15 s
+    assert seen(*values, seconds=60).cpu.average == 21_000 / 5
+
+
 def test_a_deleted_node_is_forgotten():
     usage = SeenUsage(timedelta(seconds=60), frozenset({"average"}))
     usage.samples(read(item(0, "9")).values, {"a": {}})

@@ -1,7 +1,7 @@
 """The use of CPU and memory by ``metrics.k8s.io``, through the API server: for clusters without a Prometheus.
 
 metrics-server knows each node's last value only, an average over some seconds. Statistics over the query's range are of
-the values that this collector has seen, so they cover less after a start.
+the values that this collector has seen, at ``MOST_POINTS`` of it, so they cover less after a start.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from berth.messages.livedata import MAX_USAGE, MeasuredUsage, NodeSample, check_
 from berth_metrics_collector.nodenames import NodeNames
 from berth_metrics_collector.poller import MatchedSamples, Reporter
 from berth_metrics_collector.prometheus import Cause, SourceError
-from berth_metrics_collector.queries import QUANTILES
+from berth_metrics_collector.queries import MOST_POINTS, QUANTILES
 from berth_metrics_collector.samples import NodeSamples
 from berth_metrics_collector.usage import MILLI, Allocatable
 
@@ -160,6 +160,8 @@ class SeenUsage:
         if seen and last.at < seen[-1].at - self._seconds:
             seen.clear()
         if not seen or last.at > seen[-1].at:
+            if len(seen) > 1 and seen[-1].at - seen[-2].at < self._seconds / MOST_POINTS:
+                seen.pop()  # only the last value may be closer
             seen.append(last)
         while seen[0].at <= last.at - self._seconds:
             seen.popleft()

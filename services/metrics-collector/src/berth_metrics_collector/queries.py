@@ -29,8 +29,8 @@ _AVAILABLE: Final = "node_memory_MemAvailable_bytes"
 _HUGE: Final = "node_memory_Hugetlb_bytes"
 QUANTILES: Final[Mapping[Statistic, float]] = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 # Points of a range at which the use of CPU is computed for percentiles and deviation, or the first scrape is looked
-# for: a day costs as much as an hour.
-_MOST_POINTS: Final = 60
+# for, or values of metrics.k8s.io are kept: a day costs as much as an hour.
+MOST_POINTS: Final = 60
 # Scrapes in which two are found for the use of CPU at one point, also when some fail.
 _SCRAPES_A_POINT: Final = 4
 # Part of a scrape by which a range may have fewer of them, because they come some milliseconds early or late.
@@ -102,7 +102,7 @@ def _existed(series: str, time_range: timedelta) -> str:
 
 
 def _step(time_range: timedelta, scrape_seconds: float) -> str:
-    return _seconds(max(timedelta(seconds=math.ceil(scrape_seconds)), time_range / _MOST_POINTS))
+    return _seconds(max(timedelta(seconds=math.ceil(scrape_seconds)), time_range / MOST_POINTS))
 
 
 def _gapped(series: str, time_range: timedelta, scrapes: ScrapeSeconds) -> str:
