@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from berth.api.config.load import ConfigurationError, load
-from berth.api.config.networktraffic import NAME, maximum_age_of, query_of
+from berth.api.config.networktraffic import NAME, maximum_age_of, query_of, url_problems
 from berth.api.config.presets import DEFAULT
 from berth.api.config.types import Point
 from berth.plugins.registry import BUILT_IN
@@ -111,11 +111,30 @@ def test_every_error_is_reported_at_once_with_its_path():
     assert f"{PATH}direction: want receive, transmit or both, got 'up'" in found
 
 
-@pytest.mark.parametrize("url", ["'http://'", "'http://h:99999'", "'http://u:secret@h'", "'://'", "'http://[::1'"])
+ODD = [
+    "http://",
+    "http://h:99999",
+    "http://u:secret@h",
+    "://",
+    "http://[::1",
+    "http://a b",
+    "${PROMETHEUS}",
+    "{{ .Url }}",
+]
+
+
+@pytest.mark.parametrize("url", [f"'{url}'" for url in ODD])
 def test_an_invalid_address_is_rejected_without_quoting_a_password(url):
     [problem] = problems(f"{{url: {url}}}")
     assert problem.startswith(f"{PATH}url: want ")
     assert "secret" not in problem
+
+
+@pytest.mark.parametrize(
+    "url", ["http://a_b.c-d:9090/e", "h:1", "10.0.0.1", "https://[fd00::1]:9090", "http://[fe80::1%25eth0]"]
+)
+def test_a_host_is_a_name_or_an_address(url):
+    assert not url_problems(url, "url")
 
 
 @pytest.mark.parametrize("url", ["http://h/?token=secret", "http://h?", "http://h:9090/#graph", "h/p?x=1#y"])

@@ -182,11 +182,14 @@ def _address_problems(args: NetworkTrafficArgs, path: str) -> list[str]:
     return url_problems(args.url, f"{path}.url") if args.url else url_problems(args.ip, f"{path}.ip")
 
 
+_HOST: Final = re.compile(r"[\w.-]+|[\da-f:.]+(?:%.+)?")  # a name or an address; no template that was not filled in
+
+
 def url_problems(address: str, path: str) -> list[str]:
     """Problems of a Prometheus server's address; http unless it has a scheme."""
     try:
         parts = urlsplit(with_scheme(address))
-        is_valid = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port > 0)
+        is_valid = parts.scheme in ("http", "https") and _HOST.fullmatch(parts.hostname or "") and parts.port != 0
     except ValueError:
         is_valid, parts = False, urlsplit("")
     if parts.username is not None or parts.password is not None:
