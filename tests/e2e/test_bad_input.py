@@ -176,7 +176,8 @@ def test_an_unreachable_api_server_is_waited_for_and_reported_in_one_line(tmp_pa
     path.write_text(json.dumps(kubeconfig(f"http://127.0.0.1:{port}", authority, "admin", "token")))
     with berth_up("--kubeconfig", path, folder=tmp_path) as berth:
         assert berth.wait(30) == UNREACHABLE, berth.said
-        waiting, error = error_output(berth, about=f"127.0.0.1:{port}").splitlines()
+        error_output(berth, about=f"127.0.0.1:{port}")
+        waiting, error = berth.sentences
         assert waiting.startswith("berth: waiting for the API server of ")
         assert "waiting" not in error
 
@@ -184,7 +185,8 @@ def test_an_unreachable_api_server_is_waited_for_and_reported_in_one_line(tmp_pa
 def test_unreachable_nats_is_waited_for_and_reported_in_one_line(tmp_path: Path):
     with berth_up("--nats", NO_NATS, folder=tmp_path) as berth:
         assert berth.wait(30) == UNREACHABLE, berth.said
-        waiting, error = error_output(berth, about=NO_NATS).splitlines()
+        error_output(berth, about=NO_NATS)
+        waiting, error = berth.sentences
         assert waiting.startswith(f"berth: waiting for NATS at {NO_NATS}: ")
         assert "waiting" not in error
         assert error.endswith("name another server with --nats, or none to run one here")

@@ -87,6 +87,11 @@ class BerthUp:
         return _text(self.folder / "stderr")
 
     @property
+    def sentences(self) -> list[str]:
+        """The lines of `said`, without those that a wait has on a busy machine only."""
+        return [line for line in self.said.splitlines() if not line.endswith("no answer yet")]
+
+    @property
     def nats(self) -> str:
         """Address of its NATS server."""
         return self._addresses()[0]
