@@ -97,9 +97,9 @@ async def test_a_sequence_beyond_the_stream_is_refused(on):
 async def test_a_reader_starts_from_a_time_ago(on):
     session = await on.session()
     await publish_decisions(on, 1, 3)
-    await on.pass_time(timedelta(seconds=1))
+    await on.pass_time(timedelta(seconds=2))
     await publish_decisions(on, 3, 5)
-    async with session.read_stream("DECISIONS", since=timedelta(seconds=0.5)) as following:
+    async with session.read_stream("DECISIONS", since=timedelta(seconds=1.9)) as following:
         assert [stored.sequence for stored in await read_to_the_end(following)] == [3, 4]
         assert following.position == 4
 

@@ -20,6 +20,7 @@ pytestmark = [pytest.mark.requires("nats-server"), pytest.mark.timeout(180)]
 
 USAGE = 2
 UNREACHABLE = 3
+STARTED_SECONDS = 60.0
 NO_NATS = "nats://127.0.0.1:1"
 CONFIGURATION = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
 STARTS = "leaderElection: {leaderElect: false}\n"
@@ -138,7 +139,7 @@ def refused(folder: Path, text: str) -> str:
     path = folder / "config.yaml"
     path.write_text(text)
     with berth_up("--config", path, folder=folder) as berth:
-        assert berth.wait() == USAGE, berth.said
+        assert berth.wait(STARTED_SECONDS) == USAGE, berth.said
         return error_output(berth, about=path)
 
 
@@ -157,7 +158,7 @@ def error_output(berth: BerthUp, *, about: object) -> str:
 def test_a_missing_kubeconfig_is_reported_in_one_line(tmp_path: Path):
     path = tmp_path / "nowhere" / "kubeconfig"
     with berth_up("--kubeconfig", path, folder=tmp_path) as berth:
-        assert berth.wait() == USAGE, berth.said
+        assert berth.wait(STARTED_SECONDS) == USAGE, berth.said
         assert len(error_output(berth, about=path).splitlines()) == 1
 
 
@@ -165,7 +166,7 @@ def test_an_invalid_kubeconfig_is_reported_in_one_line(tmp_path: Path):
     path = tmp_path / "kubeconfig"
     path.write_text("certainly: [not, a, kubeconfig")
     with berth_up("--kubeconfig", path, folder=tmp_path) as berth:
-        assert berth.wait() == USAGE, berth.said
+        assert berth.wait(STARTED_SECONDS) == USAGE, berth.said
         assert len(error_output(berth, about=path).splitlines()) == 1
 
 
@@ -175,7 +176,7 @@ def test_an_unreachable_api_server_is_waited_for_and_reported_in_one_line(tmp_pa
     authority.touch()
     path.write_text(json.dumps(kubeconfig(f"http://127.0.0.1:{port}", authority, "admin", "token")))
     with berth_up("--kubeconfig", path, folder=tmp_path) as berth:
-        assert berth.wait(30) == UNREACHABLE, berth.said
+        assert berth.wait(STARTED_SECONDS) == UNREACHABLE, berth.said
         error_output(berth, about=f"127.0.0.1:{port}")
         waiting, error = berth.sentences
         assert waiting.startswith("berth: waiting for the API server of ")
@@ -184,7 +185,7 @@ def test_an_unreachable_api_server_is_waited_for_and_reported_in_one_line(tmp_pa
 
 def test_unreachable_nats_is_waited_for_and_reported_in_one_line(tmp_path: Path):
     with berth_up("--nats", NO_NATS, folder=tmp_path) as berth:
-        assert berth.wait(30) == UNREACHABLE, berth.said
+        assert berth.wait(STARTED_SECONDS) == UNREACHABLE, berth.said
         error_output(berth, about=NO_NATS)
         waiting, error = berth.sentences
         assert waiting.startswith(f"berth: waiting for NATS at {NO_NATS}: ")

@@ -9,12 +9,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO
 
 import pytest
 
-from harness.servers.child_processes import free_ports
+from harness.servers.child_processes import ended_with_the_block, free_ports
 from harness.servers.nats_server import NatsServer
 from harness.worlds.cluster_user import ClusterUser, cluster_user, eventually
 from harness.worlds.pipeline import BerthUp, berth_up
@@ -250,20 +251,18 @@ async def test_trace_follows_a_pod_until_it_is_interrupted(simulated: BerthUp, s
     output = tmp_path / "trace"
     pod = f"{seen.namespace}/coming"
     command = [sys.executable, "-m", "berth_cli", "trace", pod, "-f", "-o", "json", "--nats", simulated.nats]
-    with output.open("wb") as out, started(command, out, simulated) as following:
-        try:
-            await add(seen, "coming")
-            await seen.all_bound(["coming"])
+    with output.open("wb") as out, ended_with_the_block(started(command, out, simulated)) as following:
+        await add(seen, "coming")
+        await seen.all_bound(["coming"])
 
-            async def stages() -> list[str] | None:
-                found = [json.loads(line)["stage"] for line in output.read_text().splitlines()]
-                return found if "decision" in found else None
+        async def stages() -> list[str] | None:
+            lines = output.read_text().split("\n")[:-1]  # the last one may be on its way
+            found = [json.loads(line)["stage"] for line in lines]
+            return found if "decision" in found else None
 
-            assert await eventually(stages, "the decision") == ["pending", "ranked", "decision"]
-            following.send_signal(signal.SIGINT)
-            assert following.wait(COMMAND_SECONDS) == 0
-        finally:
-            following.kill()
+        assert await eventually(stages, "the decision") == ["pending", "ranked", "decision"]
+        following.send_signal(signal.SIGINT)
+        assert following.wait(COMMAND_SECONDS) == 0
 
 
 def test_top_prints_queues_services_and_nodes_once_without_a_terminal(simulated: BerthUp):
@@ -314,12 +313,7 @@ def test_top_prints_the_same_as_json(simulated: BerthUp):
 def test_top_ends_when_q_is_pressed(simulated: BerthUp):
     command = f"{sys.executable} -m berth_cli top --interval 60 --nats {simulated.nats}"
     environment = {**os.environ, "TMPDIR": str(simulated.temporary), "COLUMNS": "80", "TERM": "xterm"}
-    with subprocess.Popen(
-        ["script", "-qec", command, "/dev/null"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=environment,
-    ) as process:
+    with on_a_terminal(command, environment) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         _read_until(b"DECISIONS", process.stdout)
@@ -333,9 +327,7 @@ def test_top_goes_on_when_nats_has_come_back(own_nats_server: NatsServer):
     assert berth("bus", "apply", "--nats", own_nats_server.address).stdout == f"applied to {own_nats_server.address}\n"
     command = f"{sys.executable} -m berth_cli top --interval 0.2 --nats {own_nats_server.address}"
     environment = {**os.environ, "COLUMNS": "80", "TERM": "xterm"}
-    with subprocess.Popen(
-        ["script", "-qec", command, "/dev/null"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
-    ) as process:
+    with on_a_terminal(command, environment) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         _read_until(b"DECISIONS", process.stdout)
@@ -348,6 +340,11 @@ def test_top_goes_on_when_nats_has_come_back(own_nats_server: NatsServer):
         process.stdin.flush()
         process.stdout.read()
         assert process.wait(COMMAND_SECONDS) == 0
+
+
+def on_a_terminal(command: str, environment: dict[str, str]) -> AbstractContextManager[subprocess.Popen[bytes]]:
+    script, pipe = ["script", "-qec", command, "/dev/null"], subprocess.PIPE
+    return ended_with_the_block(subprocess.Popen(script, stdin=pipe, stdout=pipe, env=environment))
 
 
 def _read_until(wanted: bytes, stream: IO[bytes]) -> bytes:
@@ -363,15 +360,12 @@ def test_top_watch_prints_one_json_document_per_line(simulated: BerthUp):
     command = ["top", "--watch", "--interval", "0.2", "-o", "json", "--nats", simulated.nats]
     watching = [sys.executable, "-m", "berth_cli", *command]
     own = {**os.environ, "TMPDIR": str(simulated.temporary)}
-    with subprocess.Popen(watching, stdout=subprocess.PIPE, text=True, env=own) as process:
-        try:
-            assert process.stdout is not None
-            lines = [json.loads(process.stdout.readline()) for _ in range(2)]
-            assert lines[0]["now"] < lines[1]["now"]
-            process.send_signal(signal.SIGINT)
-            assert process.wait(COMMAND_SECONDS) == 0
-        finally:
-            process.kill()
+    with ended_with_the_block(subprocess.Popen(watching, stdout=subprocess.PIPE, text=True, env=own)) as process:
+        assert process.stdout is not None
+        lines = [json.loads(process.stdout.readline()) for _ in range(2)]
+        assert lines[0]["now"] < lines[1]["now"]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(COMMAND_SECONDS) == 0
 
 
 @pytest.mark.parametrize("verb", ["why", "trace"])

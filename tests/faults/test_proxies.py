@@ -114,8 +114,9 @@ async def test_half_open_connection_stays_silent_after_others_work_again(
 
 async def test_cut_resets_open_connections(tcp: TcpProxy):
     reader, writer = await asyncio.open_connection("127.0.0.1", tcp.port)
-    writer.write(b"G")
-    await asyncio.sleep(WAIT_SECONDS)
+    async with asyncio.timeout(60):
+        while not tcp._line._open:  # noqa: ASYNC110 - it is in another thread
+            await asyncio.sleep(0.01)
     tcp.cut()
     with pytest.raises(ConnectionResetError):
         await reader.read()

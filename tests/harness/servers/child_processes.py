@@ -7,13 +7,16 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 STOP_SECONDS = 5.0
 # Below ip_local_port_range, so that no outgoing connection takes the port between the check and the listen.
 PORTS = range(20_000, 32_700)
 PR_SET_PDEATHSIG = 1
+Text = TypeVar("Text", str, bytes)
 
 
 def spawn(command: list[str], log: Path, environment: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
@@ -52,6 +55,16 @@ def free_ports(count: int) -> list[int]:
 def _is_free(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+@contextmanager
+def ended_with_the_block(process: subprocess.Popen[Text]) -> Iterator[subprocess.Popen[Text]]:
+    """A process that a test ends: if an error leaves it running, it is killed, or the block would wait for ever."""
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def stop(processes: list[subprocess.Popen[bytes]]) -> None:

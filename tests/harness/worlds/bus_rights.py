@@ -436,18 +436,24 @@ class Attack:
         return await self._until(client, found, _of(expected, "settles"))
 
     async def _delivered(self, berth: Berth, stream: str, consumer: str) -> list[str]:
-        """The subjects by which the deliveries of some messages to an honest client are settled."""
+        """The subjects by which the deliveries of some messages to an honest client are settled.
+
+        Others may be delivered with them, also once more: that of `KNOWN` is not settled.
+        """
         observer, number = self._own(berth), next(self._numbers)
         stage = {"PENDING": "pending", "RANKED": "ranked"}[berth.names.own_stream(stream)]
-        for each in range(len(SETTLING)):
-            observer.publish(berth.names.subject(f"berth.{stage}.{number}.{each}"), b"{}")
-        request = b'{"batch":%d}' % len(SETTLING)
+        own = [berth.names.subject(f"berth.{stage}.{number}.{each}") for each in range(len(SETTLING))]
+        for subject in own:
+            observer.publish(subject, b"{}")
         observer.subscribe(f"x.delivered.{number}", number)
-        observer.publish(f"{API}CONSUMER.MSG.NEXT.{stream}.{consumer}", request, f"x.delivered.{number}")
+        replies: dict[str, str] = {}
         async with asyncio.timeout(WAIT_SECONDS):
-            while len(found := [one.reply for one in observer.received if one.sid == number]) < len(SETTLING):
+            while not replies.keys() >= set(own):
+                request = b'{"batch":%d,"no_wait":true}' % AT_ONCE
+                observer.publish(f"{API}CONSUMER.MSG.NEXT.{stream}.{consumer}", request, f"x.delivered.{number}")
                 await self._settle()
-        return found
+                replies = {one.subject: one.reply for one in observer.received if one.sid == number}
+        return [replies[subject] for subject in own]
 
     async def _with_headers(
         self, berth: Berth, user: User, client: RawClient, possible: Sequence[Try], expected: set[Right]

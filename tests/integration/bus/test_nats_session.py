@@ -223,16 +223,20 @@ async def test_a_silent_server_is_detected_with_full_buffers_too(own_nats_server
         await nats_py_has_closed()
 
 
-async def test_what_a_slow_server_takes_late_is_stored_in_the_order_of_the_calls(session, own_nats_server):
+async def test_what_a_slow_server_takes_late_is_stored_in_the_order_of_the_calls(own_nats_server):
+    patient = timedelta(seconds=4 * LONG)  # 50 MB take a busy machine some seconds
+    session = await NatsBus(settings_for(own_nats_server, answer_timeout=patient)).connect(name="test")
+    await session.apply()
     own_nats_server.pause()
     publishing = [asyncio.ensure_future(session.publish(f"{PENDING}-{n}", b"x" * 500_000)) for n in range(100)]
     await asyncio.sleep(0.1)
     assert session._connection._outbox.is_crowded
     own_nats_server.go_on()
-    async with asyncio.timeout(LONG):
+    async with asyncio.timeout(4 * LONG):
         stored = [(await one).sequence for one in publishing]
     assert stored == list(range(1, 101))
     assert not session._connection._outbox.is_crowded
+    await session.close()
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
@@ -683,9 +687,9 @@ async def test_services_are_listed_by_the_service_protocol(session, own_nats_ser
     await session.register("berth-scorer", identity="host-1_a.b", version="0.1.0", stats=lambda: {"held": 3})
     client = Client()
     await client.connect(own_nats_server.address)
-    listed = await client.request("$SRV.PING.berth-scorer", b"")
-    stats = await client.request("$SRV.STATS.berth-scorer", b"")
-    status = await client.request("berth.service.berth-scorer.host-1_a=2Eb", b"")
+    listed = await client.request("$SRV.PING.berth-scorer", b"", timeout=LONG)
+    stats = await client.request("$SRV.STATS.berth-scorer", b"", timeout=LONG)
+    status = await client.request("berth.service.berth-scorer.host-1_a=2Eb", b"", timeout=LONG)
     await client.close()
     assert json.loads(listed.data)["metadata"]["identity"] == "host-1_a.b"
     assert json.loads(stats.data)["endpoints"][0]["data"] == {"held": 3}
@@ -709,10 +713,11 @@ async def test_the_service_protocol_has_what_each_endpoint_was_asked_and_how_lon
     client = Client()
     await client.connect(own_nats_server.address)
     for endpoint, request in (("", b""), (".queue", b""), (".queue", b""), (".pod", b""), (".pod", b"web-0")):
-        await client.request(f"berth.service.berth-watcher.one{endpoint}", request)
+        await client.request(f"berth.service.berth-watcher.one{endpoint}", request, timeout=LONG)
     with pytest.raises(NatsTimeoutError):
         await client.request("berth.service.berth-watcher.one.broken", b"", timeout=0.2)
-    answers = [json.loads((await client.request("$SRV.STATS.berth-watcher", b"")).data) for _ in range(2)]
+    asked = [await client.request("$SRV.STATS.berth-watcher", b"", timeout=LONG) for _ in range(2)]
+    answers = [json.loads(each.data) for each in asked]
     await client.close()
     assert answers[0] == answers[1], "asking for the figures is not counted"
     own, queue, pod, broken = answers[0]["endpoints"]

@@ -71,7 +71,7 @@ def lives(pid):
 
 
 async def until(condition):
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not (met := condition()):  # noqa: ASYNC110 - a process has no event for it
             await asyncio.sleep(0.01)
     return met
@@ -171,9 +171,11 @@ async def main():
 asyncio.run(main())
 """
     parent = await asyncio.create_subprocess_exec(sys.executable, "-c", code)
-    child, server = await until(lambda: started(tmp_path / "up"))
-    parent.kill()
-    await parent.wait()
+    try:
+        child, server = await until(lambda: started(tmp_path / "up"))
+    finally:
+        parent.kill()
+        await parent.wait()
     await until(lambda: not lives(child) and not lives(server))
 
 

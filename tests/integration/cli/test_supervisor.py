@@ -127,9 +127,11 @@ async def main():
 asyncio.run(main())
 """
     parent = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE)
-    child = int(await parent.stdout.readline())
-    parent.kill()
-    await parent.wait()
+    try:
+        child = int(await parent.stdout.readline())
+    finally:
+        parent.kill()
+        await parent.wait()
     await until(lambda: not lives(child) or ended(child))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -16,6 +16,7 @@ from harness.builders.profiles import profile_of
 from harness.servers.child_processes import free_ports
 from harness.servers.exporter import Exporter, exporting
 from harness.servers.prometheus_server import PrometheusServer
+from harness.worlds.cluster_user import eventually
 from harness.worlds.collector_world import CollectorWorld, collecting, node_at
 
 pytestmark = [pytest.mark.requires("prometheus"), pytest.mark.timeout(180)]
@@ -70,19 +71,23 @@ async def test_rates_agree_within_five_percent_and_the_busy_node_loses(prometheu
     async with exporting(*made.values()), collecting(query_of(args), *nodes) as world:
         for name in made:
             await world.until(lambda sample: sample is not None, name)
-        await asyncio.sleep(RANGE.total_seconds())
-        metrics, token = world.process.metrics, query_of(args).token
-        assert metrics.value("berth_sampled_nodes", query=token, state="duplicate") == len(made)
-        for name, exporter in made.items():
-            sample = await world.sample(name)
-            assert sample.receive == pytest.approx(exporter.rate, rel=0.05)
-            assert sample.transmit == pytest.approx(exporter.transmit, rel=0.05)
-            assert sample.capacity == 125e6
-        candidates = NetworkTrafficRanking(world, args).ranking().candidates
-        # 100 - 1*100/80 = 99 (1.25 is cut to 1), 100 - 25 = 75, 100 - 100 = 0; measured rates may move each by one
-        points = {candidate.node: candidate.total for candidate in candidates}
-        assert points == {"quiet": pytest.approx(99, abs=1), "medium": pytest.approx(75, abs=2), "busy": 0}
-        assert "MB/s receive, sampled" in candidates[0].details["NetworkTraffic"]
+        ranking, metrics, token = NetworkTrafficRanking(world, args), world.process.metrics, query_of(args).token
+
+        async def all_agree() -> bool:
+            samples = [(await world.sample(name), exporter) for name, exporter in made.items()]
+            candidates = ranking.ranking().candidates
+            # 100 - 1*100/80 = 99 (1.25 is cut to 1), 100 - 25 = 75, 100 - 100 = 0; measured rates may move each by one
+            points = {candidate.node: candidate.total for candidate in candidates}
+            return (
+                metrics.value("berth_sampled_nodes", query=token, state="duplicate") == len(made)
+                and all(sample.receive == pytest.approx(exporter.rate, rel=0.05) for sample, exporter in samples)
+                and all(sample.transmit == pytest.approx(exporter.transmit, rel=0.05) for sample, exporter in samples)
+                and all(sample.capacity == 125e6 for sample, _ in samples)
+                and points == {"quiet": pytest.approx(99, abs=1), "medium": pytest.approx(75, abs=2), "busy": 0}
+                and "MB/s receive, sampled" in candidates[0].details["NetworkTraffic"]
+            )
+
+        await eventually(all_agree, "rates and points to agree")  # a scrape that comes late counts for a whole range
 
 
 async def test_a_busy_node_gets_no_pods_while_its_exporter_restarts(prometheus):
@@ -167,7 +172,7 @@ async def test_the_last_samples_stay_and_age_when_prometheus_stops(prometheus):
         best = NetworkTrafficRanking(world, args).ranking().candidates[0]
         assert best.node == "quiet"
         age = int(best.details["NetworkTraffic"].partition("sampled ")[2].split()[0])
-        assert 4 <= age <= 9
+        assert age == pytest.approx((datetime.now(UTC) - last.sampled_at).total_seconds(), abs=2)
         token = query_of(args).token
         assert world.process.metrics.value("berth_sample_rounds_total", query=token, result="unreachable") >= 3
         prometheus.start()

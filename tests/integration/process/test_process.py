@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.servers.child_processes import ended_with_the_block
 from harness.servers.small_disk import FILLER, small_disk
 
 PROGRAM = """
@@ -229,7 +230,7 @@ def test_a_child_ends_with_its_parent_also_on_kill_9(tmp_path, what):
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     )
-    with parent:
+    with ended_with_the_block(parent):
         child = int(parent.stdout.readline())
         wait_for(ready.exists)
         assert is_alive(child)

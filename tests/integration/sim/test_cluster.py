@@ -24,6 +24,7 @@ from berth_sim.apiserver.kinds import ABSENT_KINDS, NAMESPACES, NODES, PODS, Sim
 from berth_sim.cluster import SimulatedCluster, SnapshotError
 from berth_sim.nodes import ZONE_LABEL, KubeletSettings, node_manifest, node_manifests, pod_manifest
 from berth_sim.tables import human_duration
+from harness.servers.child_processes import ended_with_the_block
 from harness.worlds.kubernetes_api import KubernetesApi
 from harness.worlds.kubernetes_api import kubernetes_api as connected
 
@@ -260,7 +261,8 @@ def test_simulated_nodes_are_spread_over_three_zones():
 def test_command_prints_its_address_and_ends_on_sigterm(tmp_path: Path):
     kubeconfig = tmp_path / "kubeconfig"
     command = [sys.executable, "-m", "berth_sim", "--nodes", "3", "--kubeconfig-out", str(kubeconfig)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    started = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with ended_with_the_block(started) as process:
         assert process.stdout is not None
         printed = json.loads(process.stdout.readline())
         process.send_signal(signal.SIGTERM)
