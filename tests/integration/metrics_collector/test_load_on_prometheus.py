@@ -90,11 +90,16 @@ async def test_percentiles_follow_a_load_that_comes_and_goes_and_the_average_is_
     measure = by_prometheus("p50", "p99")
     async with exporting(made), collecting(query_at(prometheus), node_of(made), measure=measure) as world:
         await world.until(lambda sample: sample is not None, "wave")
-        made.cpu, made.memory = 4.0, 8 * GIBI
-        await world.until(lambda sample: sample.cpu.p99 > 3800 and sample.memory.p99 > 7.9 * GIBI, "wave")
-        made.cpu, made.memory = 0.5, 0.5 * GIBI
-        found = await world.until(lambda sample: sample.cpu.p50 < 600 and sample.memory.p50 == 0.5 * GIBI, "wave")
-        assert found.cpu.p50 < found.cpu.average < found.cpu.p99
+
+        async def is_between() -> bool:
+            made.cpu, made.memory = 4.0, 8 * GIBI
+            await world.until(lambda sample: sample.cpu.p99 > 3800 and sample.memory.p99 > 7.9 * GIBI, "wave")
+            made.cpu, made.memory = 0.5, 0.5 * GIBI
+            found = await world.until(lambda sample: sample.cpu.p50 < 600 and sample.memory.p50 == 0.5 * GIBI, "wave")
+            return found.cpu.p50 < found.cpu.average < found.cpu.p99
+
+        # A sample of a busy machine may be taken when the average has no scrape of the wave any more.
+        await eventually(is_between, "a sample with a part of a wave")
 
 
 async def test_when_the_feed_stops_samples_age_and_come_back_with_it(prometheus):
