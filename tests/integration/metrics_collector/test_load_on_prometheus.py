@@ -80,7 +80,9 @@ async def test_memory_that_is_kept_for_huge_pages_is_not_used(prometheus):
     nodes, measure = [node_of(exporter) for exporter in made.values()], by_prometheus("p95")
     async with exporting(*made.values()), collecting(query_at(prometheus), *nodes, measure=measure) as world:
         for name in made:
-            sample = await world.until(lambda sample: sample is not None, name)
+            sample = await world.until(
+                lambda sample: sample is not None and sample.memory is not None, name, seconds=120
+            )
             assert sample.memory.average == sample.memory.p95 == 2 * GIBI
 
 
