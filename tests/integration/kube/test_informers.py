@@ -111,7 +111,7 @@ async def test_what_fails_every_kind_is_logged_once_and_so_is_its_end(simulated_
     with capture_logs() as logs:
         running = asyncio.create_task(informers.run())
         async with asyncio.timeout(20):
-            while not all(each.status.failures > 1 for each in informers._reflectors.values()):  # noqa: ASYNC110 - nothing tells
+            while not all(each._failures > 1 for each in informers._reflectors.values()):  # noqa: ASYNC110 - nothing tells
                 await asyncio.sleep(0.01)
             faults.inject(Clear())
             await informers.listed()

@@ -207,6 +207,7 @@ async def stream_state(connection: Connection, name: str) -> StreamState:
         first_sequence=state.first_seq,
         now=stream.ts or datetime.now(UTC),
         first_time=state.first_ts if state.messages else None,
+        created=stream.created,
         consumers=tuple([_consumer_state(one) async for one in _consumers(connection, there) if _is_durable(one)]),
     )
 

@@ -166,6 +166,7 @@ class StreamState:
     now: datetime
     first_sequence: int = 0  # Of the oldest message; 0, or above last_sequence: the stream is empty.
     first_time: datetime | None  # When the oldest message was stored; None: the stream is empty.
+    created: datetime | None = None
     consumers: tuple[ConsumerState, ...] = ()  # Durable ones, without ordered readers.
 
 
