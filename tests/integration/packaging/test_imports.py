@@ -113,7 +113,7 @@ def test_every_command_is_imported_for_the_help():
             ("berth.plugins", "berth.profiles", "berth.framework", "berth.cluster", "berth.kube"),
             id="collector",
         ),
-        pytest.param("berth_scorer", 221, ("berth.kube", "berth.leader"), id="scorer"),
+        pytest.param("berth_scorer", 222, ("berth.kube", "berth.leader"), id="scorer"),
     ],
 )
 def test_a_service_loads_what_it_runs(service, most, without):
