@@ -30,6 +30,7 @@ from berth.plugins.nodeload.loads import RowSums
 from berth.plugins.nodeload.plugin import FACTORY, FilteringNodeLoad, NodeLoad
 from berth.plugins.nodeload.trimaran import LoadVariationRiskBalancing, TargetLoadPacking
 from berth.plugins.noderesources.balancedallocation import NAME as BALANCED
+from berth.plugins.nodeunschedulable import NodeUnschedulable
 from berth.plugins.registry import BUILT_IN
 from berth_cli.remedies.rejections import remedies_of
 from harness.builders.loads import NOW, measured, percents, points, using
@@ -398,6 +399,15 @@ def test_what_would_help_names_the_node_that_is_least_used_with_the_pod(samples,
     snapshot, profile = cluster(how, **samples), profile_of(FACTORY.build(how))
     (found,) = remedies_of(using(cpu="2"), snapshot, profile)
     assert found.text == f"would bring CPU above 60 %: {least_used} in use, and the pod is estimated at 17 %"
+
+
+def test_what_would_help_names_a_node_without_another_obstacle_if_there_is_one():
+    how = args(usage_thresholds={"cpu": 60})
+    snapshot = cluster(how, a=percents(80), b=percents(57))
+    snapshot.set_node(a_node("b", cpu="10", memory="10Gi", unschedulable=True))
+    profile = profile_of(FACTORY.build(how), NodeUnschedulable())
+    texts = [found.text for found in remedies_of(using(cpu="2"), snapshot, profile)]
+    assert "would bring CPU above 60 %: a has 80 % in use, and the pod is estimated at 17 %" in texts
 
 
 def test_a_rejection_ends_with_the_maximum_age_of_samples():
