@@ -438,7 +438,7 @@ class Attack:
     async def _delivered(self, berth: Berth, stream: str, consumer: str) -> list[str]:
         """The subjects by which the deliveries of some messages to an honest client are settled.
 
-        Others may be delivered with them, also once more: that of `KNOWN` is not settled.
+        The consumer may also deliver other messages again. The message of `KNOWN` must stay: it is not settled.
         """
         observer, number = self._own(berth), next(self._numbers)
         stage = {"PENDING": "pending", "RANKED": "ranked"}[berth.names.own_stream(stream)]

@@ -25,7 +25,7 @@ _CPU: Final = "node_cpu_seconds_total"
 _BUSY: Final = 'mode!~"idle|iowait|steal"'
 _TOTAL: Final = "node_memory_MemTotal_bytes"
 _AVAILABLE: Final = "node_memory_MemAvailable_bytes"
-# Kept for huge pages: neither available nor a part of what a node has for pods' memory. Old kernels do not say.
+# Memory reserved for huge pages: not available, and no part of what is allocatable. Old kernels lack the metric.
 _HUGE: Final = "node_memory_Hugetlb_bytes"
 QUANTILES: Final[Mapping[Statistic, float]] = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 # Points of a range at which the use of CPU is computed for percentiles and deviation, or the first scrape is looked

@@ -80,7 +80,7 @@ _MAX_BOUND: Final = 2048
 
 
 class NominatedNodes:
-    """Says which events concern the nominated node of a pod, and knows which bound pods its ranking counted."""
+    """Decides which events concern a preemptor: a victim is gone, or the nominated node may be impossible."""
 
     def __init__(self, profiles: Collection[str]) -> None:
         self._profiles = profiles

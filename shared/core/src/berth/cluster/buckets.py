@@ -52,7 +52,7 @@ class KindComplete:
     kind: str
 
 
-MirrorEvent = PodPlaced | PodNominated | PodRemoved | KindComplete | None  # None: a change that needs nothing more
+MirrorEvent = PodPlaced | PodNominated | PodRemoved | KindComplete | None  # None: the Snapshot has it already
 
 
 class MirroredSnapshot:

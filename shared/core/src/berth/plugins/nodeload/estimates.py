@@ -1,8 +1,8 @@
 """What a pod is estimated to use until samples show it: millicores of CPU and bytes of memory, by its spec alone.
 
 Scaled: ``factor`` percent of the larger of request and limit, at most the limit; 250 millicores and 200 MiB without
-either. Koordinator's default estimator (pkg/scheduler/plugins/loadaware/estimator), which NodeLoad has too. A limit
-below the request is not the pod's, because some container has none, and bounds nothing; there it does.
+either. Koordinator's default estimator (pkg/scheduler/plugins/loadaware/estimator), which NodeLoad has too. If a
+pod's limits are less than its requests, some container has no limit: they bound the estimate in Koordinator, not here.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ def thresholds_of(args: NodeLoadArgs) -> dict[MeasuredResource, int]:
 
 
 def factors_of(given: Mapping[str, int] | None) -> dict[MeasuredResource, int]:
-    """Percent by resource, with the defaults where none is given."""
+    """The scaling factor of each resource, in percent; the default where none is given."""
     return by_resource({**DEFAULT_SCALING_FACTORS, **(given or {})})
 
 
